@@ -1,0 +1,57 @@
+"""A cell: one point of framework x compiler x communication x workload x strategy x mesh x dtype x transport."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One point of a comparison; hashable, and the same text in flags, records and messages.
+
+    Attributes:
+      changed: Settings that differ from the matched run, as sorted (name, value) pairs; empty in a matched cell.
+      label: "matched", "shipped", or the one setting that was changed ("shipped:threads").
+    """
+
+    framework: str
+    compiler: str
+    workload: str
+    preset: str
+    dtype: str
+    batch_size: int
+    optimizer: str
+    label: str = "matched"
+    changed: tuple[tuple[str, Any], ...] = ()
+    communication: str = "none"
+    strategy: str = "single"
+    mesh: tuple[int, ...] = (1,)
+    transport: str = "none"
+
+    @property
+    def comparison(self) -> str:
+        """What must be equal for two cells to be compared: everything but framework, compiler and settings."""
+        return f"{self.workload}/{self.preset}/{self.dtype}/batch{self.batch_size}/{self.optimizer}/{self.strategy}"
+
+    @property
+    def id(self) -> str:
+        """Unique readable name inside a run."""
+        return f"{self.framework}/{self.compiler}/{self.comparison}/{self.label}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for a record."""
+        values = dataclasses.asdict(self)
+        values["changed"] = dict(self.changed)
+        values["mesh"] = list(self.mesh)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Cell:
+        """Inverse of `to_dict`."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        chosen = {key: value for key, value in values.items() if key in known}
+        chosen["changed"] = tuple(sorted(dict(values.get("changed", {})).items()))
+        chosen["mesh"] = tuple(values.get("mesh", (1,)))
+        return cls(**chosen)

@@ -1,0 +1,138 @@
+"""What an analysis says, as plain dataclasses: the only thing that reports read."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from xlacompare.core import cell as cells
+from xlacompare.core import statistics, verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class CellResult:
+    """One cell over its launches.
+
+    Attributes:
+      status, reason: `ok`, or why there is no time.
+      step: Mean seconds a step: t over launches; over the blocks of the launch where there is one. None without a time.
+      median_s, p90_s, p99_s: Of blocks, seconds a step; p99 only from 1000 blocks.
+      dispatch_share: Dispatch time over block time.
+      pipelining: stepwise - block, in seconds a step: host time that back-to-back dispatch hides.
+      bound: "host", "device", "mixed" or "synchronous" (dispatch and work are one), see `analysis.bound`.
+      flops_per_s: Formula FLOPs of a step over its mean time.
+      memory_bytes, memory_meaning: Largest over launches.
+      first_step_s: Seconds of build and first step: {"cold", "disk", "memory"}; None where that state was not reached.
+      phases: Of the cold build: trace_s, lower_s, compile_s, or None.
+      disk_note: Why there is no "disk" figure.
+      break_even_step: Steps after which the compile time has paid for itself against the eager arm; None: never, or no
+        eager arm.
+      num_launches, num_blocks, num_disturbed, num_compiled: Counts.
+      fence_ok: Result of the fence self-test.
+      facts: flops_per_step, bytes_per_step, parameter_count, synthetic.
+    """
+
+    cell: cells.Cell
+    status: str
+    reason: str
+    step: statistics.Estimate | None = None
+    median_s: float | None = None
+    p90_s: float | None = None
+    p99_s: float | None = None
+    dispatch_share: float | None = None
+    pipelining: statistics.Estimate | None = None
+    bound: str | None = None
+    flops_per_s: float | None = None
+    memory_bytes: int | None = None
+    memory_meaning: str = ""
+    first_step_s: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    phases: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    disk_note: str = ""
+    break_even_step: float | None = None
+    num_launches: int = 0
+    num_blocks: int = 0
+    num_disturbed: int = 0
+    num_compiled: int = 0
+    fence_ok: bool | None = None
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Cell a against cell b: ratio a / b with a verdict, and the difference a - b in seconds a step.
+
+    Attributes:
+      how: "launches" (between processes) or "blocks" (inside one process).
+      problem: Why there is no ratio (a failed gate, environments that differ); the other fields are None then.
+    """
+
+    a: cells.Cell
+    b: cells.Cell
+    how: str
+    verdict: verdict.Verdict | None = None
+    difference: statistics.Estimate | None = None
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bar:
+    """One term of a gap, in seconds a step; positive: a is slower by it.
+
+    Attributes:
+      name: What the term is.
+      seconds: The term with its interval.
+      gain: "gain if fixed": share of a's step time that would go if the term went; None for a term that helps a.
+    """
+
+    name: str
+    seconds: statistics.Estimate
+    gain: float | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """T_a - T_b as bars that add up."""
+
+    a: cells.Cell
+    b: cells.Cell
+    total: statistics.Estimate
+    bars: list[Bar]
+
+
+@dataclasses.dataclass(frozen=True)
+class Changed:
+    """One differing setting of a framework: matched against its own default."""
+
+    framework: str
+    comparison: str
+    label: str
+    settings: dict[str, Any]
+    effect: Comparison
+
+
+@dataclasses.dataclass
+class Summary:
+    """A run, analysed.
+
+    Attributes:
+      ending: "complete", "interrupted", "error", or "" when the run never said (killed).
+      pairs: Between frameworks, same arm; the primary family is those of the headline arm.
+      arms: Within a framework: eager against each other arm.
+      shares: "timed": share of the wall time after warm-up inside timed blocks; "start", "build", "measure": shares of
+        the whole launch time.
+    """
+
+    config: dict[str, Any]
+    machine: dict[str, Any]
+    plan: dict[str, Any] | None
+    mde: dict[str, Any] | None
+    ending: str
+    times: dict[str, float]
+    cells: list[CellResult]
+    headline_arm: str
+    pairs: list[Comparison]
+    arms: list[Comparison]
+    gaps: list[Gap]
+    settings: list[Changed]
+    shares: dict[str, float]
+    problems: list[str]

@@ -1,0 +1,99 @@
+"""The registry of frameworks: the only table of their names. Adding a framework is one folder and one line here."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import os
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from xlacompare.core import errors
+from xlacompare.frameworks import interface
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Where an adapter lives and what it needs.
+
+    Attributes:
+      package: Package that holds the adapter's files.
+      requires: Importable names that must be there.
+      extra: The extra of setup.cfg that installs them.
+      distributions: Distributions whose versions go into the environment.
+    """
+
+    package: str
+    requires: tuple[str, ...]
+    extra: str
+    distributions: tuple[str, ...]
+
+
+# A third party's adapter (and the stand-in of our own tests) joins without touching this file:
+# XLACOMPARE_FRAMEWORKS="name=package" names a package with the same files. Several are separated by commas.
+EXTRA_VARIABLE = "XLACOMPARE_FRAMEWORKS"
+
+FRAMEWORKS: dict[str, Entry] = {
+    "jax": Entry("xlacompare.frameworks.on_jax", ("jax", "flax", "optax"), "jax", ("jax", "jaxlib", "flax", "optax")),
+    "torch": Entry("xlacompare.frameworks.on_torch", ("torch",), "torch", ("torch",)),
+    "torch_xla": Entry("xlacompare.frameworks.on_torch_xla", ("torch", "torch_xla"), "torch_xla", ("torch", "torch_xla")),
+}
+
+
+def known() -> dict[str, Entry]:
+    """All frameworks by name: the table and those of the environment variable."""
+    table = dict(FRAMEWORKS)
+    for item in filter(None, os.environ.get(EXTRA_VARIABLE, "").split(",")):
+        name, _, package = item.partition("=")
+        table[name] = Entry(package, (), name, ())
+    return table
+
+
+def entry(name: str) -> Entry:
+    """The entry of a framework.
+
+    Raises:
+      BadInputError: No framework has this name.
+    """
+    table = known()
+    if name not in table:
+        raise errors.BadInputError(f"unknown framework {name!r}; known: {', '.join(table)}")
+    return table[name]
+
+
+def missing(name: str) -> list[str]:
+    """Packages that this framework needs and that are not installed (found without importing them)."""
+    return [package for package in entry(name).requires if importlib.util.find_spec(package) is None]
+
+
+def require(name: str) -> None:
+    """Raises MissingFrameworkError, with the command that installs it, when a framework is not installed."""
+    lacking = missing(name)
+    if lacking:
+        raise errors.MissingFrameworkError(
+            f"framework {name!r} needs {', '.join(lacking)}, not installed here; install with: pip install 'xlacompare[{entry(name).extra}]'"
+        )
+
+
+def arms(name: str) -> ModuleType:
+    """The framework's `arms` module; importing it imports no framework.
+
+    It has ARMS (name -> ArmSpec), LACKS (name -> reason), SETTINGS (name -> Setting), CACHE_VARIABLES (variables that
+    name the folder of the compiler's disk cache) and environment(platform, num_threads).
+    """
+    return importlib.import_module(f"{entry(name).package}.arms")
+
+
+def build_settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """All "build" settings of a framework: the matched values, but for those in `changed`."""
+    settings = arms(name).SETTINGS.values()
+    return {s.name: changed.get(s.name, s.matched) for s in settings if s.where == "build"}
+
+
+def load_framework(name: str) -> interface.Framework:
+    """Imports and starts an adapter. Call it in a worker process only."""
+    require(name)
+    module = importlib.import_module(f"{entry(name).package}.framework")
+    return module.Adapter()

@@ -1,0 +1,1 @@
+"""The JAX adapter: models in Flax NNX, optimizers through optax."""

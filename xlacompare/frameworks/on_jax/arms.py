@@ -1,0 +1,94 @@
+"""Arms, settings and environment of JAX, for the parent process: imports no framework."""
+
+from __future__ import annotations
+
+from xlacompare.frameworks import interface
+
+_WHOLE_STEP = "model, loss, backward, optimizer"
+
+ARMS: dict[str, interface.ArmSpec] = {
+    "eager": interface.ArmSpec(
+        name="eager",
+        definition="op by op under jax.disable_jit(): autodiff and optax run in Python at every step, each primitive is "
+        "one cached XLA program; nothing is fused across primitives, and library functions (softmax, gelu, relu) that "
+        "JAX jits by itself are taken apart into their primitives",
+        scope="one primitive",
+    ),
+    "compiled": interface.ArmSpec(
+        name="compiled",
+        definition="one jax.jit over the whole step, compiled ahead of time (trace, lower, compile)",
+        scope=_WHOLE_STEP,
+    ),
+    "nofusion": interface.ArmSpec(
+        name="nofusion",
+        definition="as compiled, with xla_disable_hlo_passes=fusion for this compilation: every HLO operation is its "
+        "own kernel, also those that eager mode runs as one (slower than eager is possible)",
+        scope=_WHOLE_STEP,
+        expert=True,
+    ),
+    "opt0": interface.ArmSpec(
+        name="opt0",
+        definition="as compiled, with xla_backend_optimization_level=0 for this compilation: LLVM does not optimise the "
+        "kernels (on the CPU), HLO passes and fusions stay",
+        scope=_WHOLE_STEP,
+        expert=True,
+    ),
+}
+
+LACKS: dict[str, str] = {
+    "captured": "XLA has no mode that keeps a whole program and runs it with the kernels of eager mode "
+    "(optimization barriers are gone before fusion runs)",
+    "openxla": "a TorchDynamo backend of torch_xla; jax.jit (arm `compiled`) is the JAX way to XLA",
+    "inductor_model": "inductor is a compiler of PyTorch",
+}
+
+SETTINGS: dict[str, interface.Setting] = {
+    "matmul_precision": interface.Setting(
+        name="matmul_precision",
+        matched="highest",
+        shipped="default",
+        where="build",
+        note="jax.default_matmul_precision while the step is traced; on TPU and GPU `default` uses fewer mantissa bits, "
+        "on the CPU it is the same arithmetic",
+    ),
+    "donation": interface.Setting(
+        name="donation",
+        matched=True,
+        shipped=False,
+        where="build",
+        note="donate_argnums on the training state, so that the update is done in place as in torch; the eager arm "
+        "has no donation",
+    ),
+    "threads": interface.Setting(
+        name="threads",
+        matched="the cores of the worker",
+        shipped="all cores",
+        where="environment",
+        environment={"NPROC": None, "OMP_NUM_THREADS": None},
+        note="XLA:CPU sizes its thread pools by NPROC, else by the cores that the process may use",
+    ),
+}
+
+
+def environment(platform: str, num_threads: int) -> dict[str, str | None]:
+    """Variables of a matched run, to be set before the worker starts; None removes a variable.
+
+    XLA_FLAGS is left alone: the user's flags stay in force and are reported by `Adapter.describe`.
+
+    Args:
+      platform: "cpu", "gpu" or "tpu".
+      num_threads: Threads of the CPU pools (the worker is pinned to as many cores).
+    """
+    return {
+        # `cuda` rather than `gpu`: JAX then fails loudly where the plugin is missing.
+        "JAX_PLATFORMS": {"gpu": "cuda"}.get(platform, platform),
+        "NPROC": str(num_threads),
+        "OMP_NUM_THREADS": str(num_threads),
+        # Without these two, programs that compile in less than a second never reach the disk cache.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",
+        # A float64 gate runs in a scope of its own; a user's global x64 would change the float32 cells.
+        "JAX_ENABLE_X64": None,
+        "JAX_DISABLE_JIT": None,
+        "JAX_DEFAULT_MATMUL_PRECISION": None,
+    }

@@ -1,0 +1,292 @@
+"""A whole run: inputs, the float64 gate, launches under a plan that was fixed before the first sample, records."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from xlacompare import frameworks, workloads
+from xlacompare.core import analysis, cell as cells, config, environment, machine, plan, record
+from xlacompare.launch import grid, pool, process, session
+from xlacompare.workloads import archive, oracle
+
+DTYPE_POLICY = "float32 parameters; bfloat16: compute in bfloat16, norms, softmax and loss in float32"
+
+
+class Progress:
+    """What a run tells whoever watches; the default says nothing."""
+
+    def say(self, text: str) -> None:
+        """One line of news."""
+
+    def phase(self, text: str, done: float, total: float) -> None:
+        """Work units done so far and in all; drives the remaining time."""
+
+
+@dataclasses.dataclass
+class Campaign:
+    """State of a run.
+
+    Attributes:
+      failed: Cells that ended otherwise than `ok`, with their status; later launches leave them out.
+      times: Seconds by phase, for "where the time went".
+    """
+
+    run: config.RunConfig
+    cells: grid.Grid
+    folder: pathlib.Path
+    writer: record.Writer
+    progress: Progress
+    run_id: str
+    failed: dict[cells.Cell, str] = dataclasses.field(default_factory=dict)
+    inputs: dict[str, session.Inputs] = dataclasses.field(default_factory=dict)
+    exact: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
+    times: dict[str, float] = dataclasses.field(default_factory=dict)
+    records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+
+    def append(self, kind: str, values: dict[str, Any]) -> None:
+        """Writes a record and keeps it for the looks."""
+        made = {"kind": kind, "run": self.run_id, "time": time.time(), **values}
+        self.writer.append(made)
+        self.records.append(made)
+
+    @contextlib.contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Adds the seconds of a block to a phase."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times[phase] = self.times.get(phase, 0.0) + time.perf_counter() - begin
+
+    def execute(self) -> None:
+        """Runs everything; records are complete up to wherever an exception leaves it."""
+        begin = time.perf_counter()
+        for cell, reason in self.cells.unsupported:
+            self._cell_record(cell, None, session.Outcome("unsupported", reason), None)
+        with self.timed("inputs and reference"):
+            self._prepare()
+        with self.timed("gate in float64"):
+            self._gate()
+        self._launches(begin)
+
+    def _prepare(self) -> None:
+        folder = self.folder / "inputs"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, members in self.cells.comparisons().items():
+            self.progress.say(f"inputs and float64 reference of {name}")
+            self.inputs[name] = prepare(members[0], self.run, folder)
+
+    def _gate(self) -> None:
+        """The float64 gate, once per framework and workload; frameworks side by side, nothing is timed here."""
+        todo: dict[str, list[cells.Cell]] = {}
+        for name, members in self.cells.comparisons().items():
+            for cell in {member.framework: member for member in reversed(members)}.values():
+                gated = dataclasses.replace(cell, label="matched", changed=(), compiler=_gate_arm(cell))
+                todo.setdefault(name, []).append(gated)
+        with pool.Pool(self.run, self.folder, None, "gate", spread=True) as workers:
+            for name, members in todo.items():
+                workers.start(members, self._gate_failed)
+                asked = [cell for cell in members if self._ask_gate(workers, cell, name)]
+                for cell in asked:
+                    self._take_gate(workers, cell)
+            workers.close()
+
+    def _ask_gate(self, workers: pool.Pool, cell: cells.Cell, name: str) -> bool:
+        if (cell.framework, cell.comparison) in self.exact:
+            return False  # its worker could not start
+        inputs = self.inputs[name]
+        self.progress.say(f"gate of {cell.framework}, {cell.workload} in float64")
+        workers.worker(cell).begin(
+            {
+                "op": "gate",
+                "cell": cell.to_dict(),
+                "archive": str(inputs.archive),
+                "reference": str(inputs.reference),
+                "arm": cell.compiler,
+                "steps": self.run.gate_steps,
+            }
+        )
+        return True
+
+    def _take_gate(self, workers: pool.Pool, cell: cells.Cell) -> None:
+        try:
+            result = workers.worker(cell).result(self.run.deadline_s)
+        except process.WorkerError as error:
+            if not error.alive:
+                workers.discard(cell)
+            self._gate_failed(cell, error)
+            return
+        status = "ok" if result["passed"] else "mismatch"
+        self._gate_record(cell, status, result.get("message", ""), result)
+
+    def _gate_failed(self, cell: cells.Cell, error: process.WorkerError) -> None:
+        self._gate_record(cell, error.status, error.reason, {})
+
+    def _gate_record(self, cell: cells.Cell, status: str, reason: str, result: dict[str, Any]) -> None:
+        self.exact[cell.framework, cell.comparison] = {"status": status, **result}
+        self.append("gate", {"cell": cell.to_dict(), "status": status, "reason": reason, "gate": result})
+        if status == "ok":
+            return
+        for member in self.cells.cells:
+            if (member.framework, member.comparison) == (cell.framework, cell.comparison):
+                self._cell_record(member, None, session.Outcome(status, reason, details=result), None)
+
+    def _launches(self, begin: float) -> None:
+        chosen = self._plan(0.0, 1.0) if self.run.launches else None
+        launch = 0
+        while True:
+            start = time.perf_counter()
+            with self.timed("launches"):
+                self._launch(launch)
+            launch += 1
+            if not any(cell not in self.failed for cell in self.cells.cells):
+                return
+            if chosen is None:  # the cost of the first launch fixes the looks, nothing of its result does
+                chosen = self._plan(time.perf_counter() - begin, time.perf_counter() - start)
+            if launch == 1:
+                self.append("plan", {"plan": chosen.to_dict(), "mde": analysis.detectable(chosen)})
+                self.progress.say(analysis.plan_sentence(chosen))
+            if launch >= chosen.last or (chosen.is_look(launch) and analysis.settled(self.records, chosen, launch)):
+                return
+
+    def _plan(self, spent_s: float, launch_s: float) -> plan.Plan:
+        """The stopping plan: a number of launches, or looks that the budget affords at the cost of a launch."""
+        others = {"margin": self.run.margin, "target_ci": self.run.target_ci}
+        if self.run.launches:
+            return plan.fixed(self.run.launches, **others)
+        if self.run.budget_s is None:
+            return plan.sequential(**others)
+        return plan.from_budget(self.run.budget_s - spent_s + launch_s, launch_s, **others)
+
+    def _launch(self, launch: int) -> None:
+        comparisons = self.cells.comparisons()
+        cache = self.folder / "cache"
+        with pool.Pool(self.run, self.folder, cache, f"launch{launch}") as workers:
+            for done, (name, members) in enumerate(comparisons.items()):
+                live = [cell for cell in members if cell not in self.failed]
+                if not live:
+                    continue
+                total = len(comparisons) * max(1, self.run.launches or plan.LOOKS[-1])
+                self.progress.phase(f"launch {launch + 1}: {name}", launch * len(comparisons) + done, total)
+                begin = time.perf_counter()
+                made = session.Session(self.run, workers, live, self.inputs[name], launch)
+                made.measure()
+                self._keep(made, launch, time.perf_counter() - begin)
+            workers.close()
+
+    def _keep(self, made: session.Session, launch: int, wall_s: float) -> None:
+        wall = {**dataclasses.asdict(made.wall), "wall_s": wall_s}
+        for cell, blocks in made.partial:
+            self.append("partial", {"cell": cell.to_dict(), "launch": launch, "blocks": blocks})
+        for cell, outcome in made.outcomes.items():
+            self._cell_record(cell, launch, outcome, wall)
+
+    def _cell_record(
+        self, cell: cells.Cell, launch: int | None, outcome: session.Outcome, wall: dict[str, Any] | None
+    ) -> None:
+        if outcome.status != "ok":
+            self.failed[cell] = outcome.status
+            self.progress.say(f"{cell.id}: {outcome.status}: {outcome.reason}")
+        inputs = self.inputs.get(cell.comparison)
+        self.append(
+            "cell",
+            {
+                "comparison": cell.comparison,
+                "launch": launch,
+                "cell": cell.to_dict(),
+                "status": outcome.status,
+                "reason": outcome.reason,
+                "gate": {"exact": self.exact.get((cell.framework, cell.comparison)), "arm": outcome.built.get("gate", outcome.details)},
+                "compile": {**outcome.built.get("compile", {}), "rebuild": outcome.finished.get("rebuild")},
+                "warm_up": outcome.built.get("warm_up"),
+                "fence": outcome.built.get("fence"),
+                "steps_per_block": outcome.built.get("steps_per_block"),
+                "memory": outcome.finished.get("memory"),
+                "start": {k: v for k, v in outcome.started.items() if k != "describe"},
+                "wall": wall,
+                "facts": inputs.facts if inputs else {},
+                "blocks": columns(outcome.blocks),
+                "environment": self._environment(cell, outcome),
+            },
+        )
+
+    def _environment(self, cell: cells.Cell, outcome: session.Outcome) -> dict[str, Any]:
+        described = outcome.started.get("describe", {})
+        here = machine.describe()
+        inputs = self.inputs.get(cell.comparison)
+        variables = {**os.environ, **grid.worker_environment(cell, self.run, None)}
+        return {
+            "checked": {
+                "machine": f"{here['host']}, {here['cpu']}, {here['cores_online']} cores",
+                "platform": self.run.platform,
+                "num_cores": self.run.num_cores,
+                "data_sha256": inputs.sha256 if inputs else None,
+                "dtype_policy": DTYPE_POLICY,
+                "source_revision": environment.source_revision(),
+                "threads": described.get("threads"),
+                "matmul_precision": frameworks.build_settings(cell.framework, dict(cell.changed)).get("matmul_precision"),
+            },
+            "framework": described,
+            "versions": environment.versions(frameworks.entry(cell.framework).distributions + ("numpy", "scipy")),
+            "variables": environment.relevant_variables(variables),
+            "load_average": here["load_average"],
+        }
+
+
+def _gate_arm(cell: cells.Cell) -> str:
+    """The float64 gate's own step runs op by op where the framework has that arm."""
+    arms = frameworks.arms(cell.framework).ARMS
+    return "eager" if "eager" in arms else next(iter(arms))
+
+
+def columns(blocks: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Blocks as columns: one list per field, which is what a reader of a million records wants."""
+    return {key: [block[key] for block in blocks] for key in (blocks[0] if blocks else ())}
+
+
+def prepare(cell: cells.Cell, run: config.RunConfig, folder: pathlib.Path) -> session.Inputs:
+    """Makes a comparison's parameters, batches and reference, and writes them for the workers."""
+    workload = workloads.load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
+    made = archive.build(workload, run.seed, run.gate_steps)
+    name = cell.comparison.replace("/", "-")
+    files = folder / f"{name}.npz", folder / f"{name}-reference.npz"
+    sha256 = archive.save(files[0], made)
+    reference = oracle.references(workload, made.parameters, made.buffers, made.batches, cell.dtype, run.gate_steps)
+    oracle.save(files[1], reference)
+    facts = {
+        "flops_per_step": workload.flops_per_step(),
+        "bytes_per_step": workload.bytes_per_step(cell.dtype),
+        "parameter_count": sum(int(np.prod(spec.shape)) for spec in workload.parameters()),
+        "synthetic": workload.synthetic,
+    }
+    return session.Inputs(files[0], files[1], sha256, facts)
+
+
+def execute(
+    run: config.RunConfig, cells_of_run: grid.Grid, folder: pathlib.Path, run_id: str, command: list[str], progress: Progress
+) -> Campaign:
+    """Runs a configuration into a folder; the `end` record says how it ended, Ctrl-C included."""
+    writer = record.Writer(folder)
+    made = Campaign(run, cells_of_run, folder, writer, progress, run_id)
+    begin, ending = time.perf_counter(), "error"
+    try:
+        made.append("run", {"config": run.to_dict(), "command": command, "machine": machine.describe()})
+        made.execute()
+        ending = "complete"
+    except KeyboardInterrupt:
+        ending = "interrupted"
+        raise
+    finally:
+        made.times["total"] = time.perf_counter() - begin
+        with contextlib.suppress(OSError):
+            made.append("end", {"ending": ending, "times": made.times})
+        writer.close()
+    return made

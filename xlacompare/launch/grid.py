@@ -1,0 +1,126 @@
+"""From a configuration to cells: what can be measured, what cannot and why."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from xlacompare import frameworks, workloads
+from xlacompare.core import cell as cells
+from xlacompare.core import config, errors
+from xlacompare.workloads import spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Cells to measure, and cells that a framework lacks with the reason."""
+
+    cells: tuple[cells.Cell, ...]
+    unsupported: tuple[tuple[cells.Cell, str], ...]
+
+    def comparisons(self) -> dict[str, tuple[cells.Cell, ...]]:
+        """Cells by comparison, in the order of the flags."""
+        grouped: dict[str, list[cells.Cell]] = {}
+        for cell in self.cells:
+            grouped.setdefault(cell.comparison, []).append(cell)
+        return {name: tuple(members) for name, members in grouped.items()}
+
+
+def expand(run: config.RunConfig) -> Grid:
+    """Expands a configuration.
+
+    Raises:
+      BadInputError: An unknown name, or no framework has any of the arms.
+      MissingFrameworkError: A framework is not installed.
+    """
+    for dtype in run.dtypes:
+        if dtype not in spec.DTYPES:
+            raise errors.BadInputError(f"unknown dtype {dtype!r}; known: {', '.join(spec.DTYPES)}")
+    for name in run.frameworks:
+        frameworks.require(name)
+    found: list[cells.Cell] = []
+    lacking: list[tuple[cells.Cell, str]] = []
+    for workload_name in run.workloads:
+        workload = workloads.load_workload(workload_name, run.preset, run.batch_size, run.optimizer)
+        for dtype in run.dtypes:
+            for name in run.frameworks:
+                for compiler in run.compilers:
+                    variants = _variants(run, name, compiler, workload, dtype)
+                    reason = _why_not(name, compiler)
+                    if reason is None:
+                        found.extend(variants)
+                    else:
+                        lacking.append((variants[0], reason))
+    if not found:
+        raise errors.BadInputError("; ".join(dict.fromkeys(reason for _, reason in lacking)))
+    return Grid(tuple(found), tuple(lacking))
+
+
+def _why_not(name: str, compiler: str) -> str | None:
+    arms = frameworks.arms(name)
+    if compiler in arms.ARMS:
+        return None
+    reason = arms.LACKS.get(compiler, "not an arm of this framework")
+    return f"{name} has no compiler arm {compiler!r}: {reason}; it has {', '.join(arms.ARMS)}"
+
+
+def _variants(
+    run: config.RunConfig, name: str, compiler: str, workload: spec.Workload, dtype: str
+) -> list[cells.Cell]:
+    base = cells.Cell(
+        framework=name,
+        compiler=compiler,
+        workload=workload.name,
+        preset=workload.preset,
+        dtype=dtype,
+        batch_size=workload.batch_size,
+        optimizer=workload.optimizer.name,
+    )
+    differing = {s.name: s.shipped for s in frameworks.arms(name).SETTINGS.values() if s.shipped != s.matched}
+    shipped = dataclasses.replace(base, label="shipped", changed=tuple(sorted(differing.items())))
+    if run.settings == "matched":
+        return [base]
+    if run.settings == "shipped":
+        return [shipped]
+    single = [
+        dataclasses.replace(base, label=f"shipped:{setting}", changed=((setting, value),))
+        for setting, value in sorted(differing.items())
+    ]
+    return [base, shipped, *(single if run.itemise else [])]
+
+
+def worker_environment(cell: cells.Cell, run: config.RunConfig, cache: str | None) -> dict[str, str | None]:
+    """Variables that a worker for this cell is started with; cells with equal ones share a worker.
+
+    Args:
+      cell: The cell.
+      run: The configuration.
+      cache: Folder of the compilers' disk cache, or None to leave it as the user has it.
+    """
+    arms = frameworks.arms(cell.framework)
+    environment: dict[str, str | None] = {"PYTHONHASHSEED": "0", "XLACOMPARE_PLATFORM": run.platform}
+    environment.update(arms.environment(run.platform, run.num_cores))
+    changed: Mapping[str, Any] = dict(cell.changed)
+    for setting in arms.SETTINGS.values():
+        if setting.where == "environment" and setting.name in changed:
+            environment.update(setting.environment)
+    if cache is not None:
+        environment.update(dict.fromkeys(arms.CACHE_VARIABLES, cache))
+    for key, value in arms.ARMS[cell.compiler].environment.items():
+        environment[key] = _joined(key, environment.get(key, os.environ.get(key)), value)
+    return environment
+
+
+def _joined(key: str, present: str | None, value: str) -> str:
+    """Flags are added to flags that are there already; every other variable is replaced."""
+    return f"{present} {value}" if key.endswith("_FLAGS") and present else value
+
+
+def pinned_cores(cell: cells.Cell, run: config.RunConfig, available: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Cores that the cell's worker is pinned to: the last ones, so that the first is left to the parent and the system.
+
+    None (not pinned) where the cell is about the framework's own choice of threads.
+    """
+    return None if "threads" in dict(cell.changed) else available[-run.num_cores :]

@@ -1,0 +1,183 @@
+"""A worker as the parent sees it: start it, ask it, end it, and say how it ended.
+
+A worker leads a process group of its own, so that whatever it starts (compilers) ends with it, and it dies with its
+parent. Its output goes to a log file that records name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from xlacompare.launch import protocol
+
+STATUSES = ("ok", "unsupported", "mismatch", "hang", "crash", "out_of_memory")
+
+
+class WorkerError(Exception):
+    """A request that brought no result.
+
+    Attributes:
+      status: One of `STATUSES`.
+      reason: One line.
+      alive: Whether the worker can be asked again.
+      details: What the worker sent along (a failed gate, for instance).
+    """
+
+    def __init__(self, status: str, reason: str, alive: bool, details: dict[str, Any] | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+        self.alive = alive
+        self.details = details or {}
+
+
+class Worker:
+    """One child process with one framework in it."""
+
+    def __init__(
+        self,
+        framework: str,
+        environment: Mapping[str, str | None],
+        log: pathlib.Path,
+        cores: tuple[int, ...] | None = None,
+    ) -> None:
+        """Starts the process; the framework is loaded by `start`.
+
+        Args:
+          framework: Name in the registry.
+          environment: Variables for the child; None removes one. They are set before the child imports anything.
+          log: File for its standard output and error.
+          cores: Cores that the runtime is pinned to, after imports; None leaves it free.
+        """
+        self.framework = framework
+        self.log = log
+        self.cores = cores
+        mine, theirs = socket.socketpair()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._oom_kills = _oom_kills()
+        with open(log, "ab") as output, theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "xlacompare.launch.worker", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=_merged(environment),
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        self._channel = protocol.Channel(mine)
+        self._asked, self._gone = "", False
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    def begin(self, request: dict[str, Any]) -> None:
+        """Sends a request; `result` takes its answer. Lets several workers work at the same time."""
+        self._asked = request["op"]
+        self._gone = False
+        try:
+            self._channel.send(request)
+        except protocol.StreamClosed:
+            self._gone = True
+
+    def result(self, deadline_s: float) -> Any:
+        """Waits for the answer to `begin`.
+
+        Raises:
+          WorkerError: With the classified reason. After `hang`, `crash` and `out_of_memory` the process is gone.
+        """
+        if self._gone:
+            raise self._died()
+        try:
+            answer = self._channel.receive(deadline_s)
+        except protocol.DeadlinePassed:
+            self.kill()
+            reason = f"no answer to {self._asked!r} within {deadline_s:g} s (--deadline_s); log: {self.log}"
+            raise WorkerError("hang", reason, False) from None
+        except protocol.StreamClosed:
+            raise self._died() from None
+        if "error" in answer:
+            error = answer["error"]
+            raise WorkerError(error["status"], error["message"], True, error.get("details"))
+        return answer["ok"]
+
+    def ask(self, request: dict[str, Any], deadline_s: float) -> Any:
+        """`begin` and `result` in one."""
+        self.begin(request)
+        return self.result(deadline_s)
+
+    def begin_start(self) -> None:
+        """Asks the worker to import the framework, pin itself and start the runtime."""
+        cores = None if self.cores is None else list(self.cores)
+        self.begin({"op": "start", "framework": self.framework, "cores": cores})
+
+    def _died(self) -> WorkerError:
+        self.kill()
+        code = self._process.returncode
+        oom = code == -signal.SIGKILL and _oom_kills() > self._oom_kills
+        tail = last_line(self.log)
+        if oom or "MemoryError" in tail or "RESOURCE_EXHAUSTED" in tail or "OutOfMemoryError" in tail:
+            return WorkerError("out_of_memory", f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}", False)
+        return WorkerError("crash", f"the worker {_ended(code)}: {tail or 'no output'}; log: {self.log}", False)
+
+    def kill(self) -> None:
+        """Ends the process group at once and waits for it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._channel.close()
+
+    def stop(self, grace_s: float = 5.0) -> None:
+        """Asks the worker to leave; kills it, and all that it started, when it does not."""
+        with contextlib.suppress(protocol.StreamClosed):
+            self._channel.send({"op": "exit"})
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
+        self.kill()
+
+
+def _merged(environment: Mapping[str, str | None]) -> dict[str, str]:
+    merged = dict(os.environ)
+    for key, value in environment.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _ended(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    return f"was ended by {signal.Signals(-code).name}"
+
+
+def _oom_kills() -> int:
+    """Kills by the kernel's out-of-memory killer since boot; 0 where the kernel does not say."""
+    try:
+        text = pathlib.Path("/proc/vmstat").read_text(encoding="ascii")
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
+
+
+def last_line(log: pathlib.Path) -> str:
+    """The last line of a log that says something, cut to 300 characters."""
+    try:
+        data = log.read_bytes()[-20000:]
+    except OSError:
+        return ""
+    lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+

@@ -1,0 +1,149 @@
+"""The child process: loads one framework, builds cells, runs blocks, as the parent asks.
+
+`python -m xlacompare.launch.worker FD`. What a request raises beyond the errors with a name ends the process with a
+traceback in its log, and the parent calls it a crash: nothing is swallowed here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import os
+import pathlib
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from xlacompare import frameworks
+from xlacompare.core import cell as cells
+from xlacompare.core import errors
+from xlacompare.frameworks import gate, interface
+from xlacompare.launch import bench, protocol
+from xlacompare.workloads import archive, load_workload, oracle
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class Session:
+    """The state of a worker: its framework and the cells that are built."""
+
+    def __init__(self) -> None:
+        self.framework: interface.Framework | None = None
+        self.benches: dict[str, bench.Bench] = {}
+
+    @property
+    def loaded(self) -> interface.Framework:
+        """The framework, once started."""
+        if self.framework is None:
+            raise errors.BadInputError("the worker was asked before `start`")
+        return self.framework
+
+    def start(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Imports the framework's packages, pins to the cores, starts the runtime."""
+        name = request["framework"]
+        frameworks.require(name)
+        begin = time.perf_counter()
+        for package in frameworks.entry(name).requires:
+            importlib.import_module(package)
+        imported = time.perf_counter()
+        if request["cores"] is not None:
+            os.sched_setaffinity(0, request["cores"])  # before thread pools are made: they size themselves by it
+        self.framework = frameworks.load_framework(name)
+        started = time.perf_counter()
+        return {
+            "describe": self.framework.describe(),
+            "pid": os.getpid(),
+            "import_s": imported - begin,
+            "start_s": started - imported,
+            "affinity": sorted(os.sched_getaffinity(0)),
+        }
+
+    def gate(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The float64 gate of one workload."""
+        workload = _workload(cells.Cell.from_dict(request["cell"]))
+        inputs = archive.load(pathlib.Path(request["archive"]))
+        reference = oracle.load(pathlib.Path(request["reference"]))
+        result = gate.exact_gate(
+            self.loaded, workload, inputs.parameters, inputs.buffers, inputs.batches, reference.oracle, request["arm"], request["steps"]
+        )
+        return result.to_dict()
+
+    def build(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Builds a cell, checks its values, warms it up, sizes its blocks."""
+        cell = cells.Cell.from_dict(request["cell"])
+        made, answer = bench.build(
+            self.loaded,
+            _workload(cell),
+            cell,
+            archive.load(pathlib.Path(request["archive"])),
+            oracle.load(pathlib.Path(request["reference"])),
+            request["min_block_s"],
+            request["fence"],
+        )
+        self.benches[cell.id] = made
+        return answer
+
+    def visit(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """Runs blocks in the order given; the first step after a switch is run and untimed."""
+        blocks, previous = [], None
+        for item in request["blocks"]:
+            blocks.append(self.benches[item["cell"]].block(item["mode"], untimed=item["cell"] != previous))
+            previous = item["cell"]
+        return [{**block.to_dict(), "disturbed": False} for block in blocks]
+
+    def finish(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Memory, and where asked the cost of building again in this process; then frees the cell."""
+        made = self.benches.pop(request["cell"])
+        answer = made.finish(rebuild=request["rebuild"])
+        del made
+        gc.collect()
+        return answer
+
+
+def _workload(cell: cells.Cell) -> Any:
+    return load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
+
+
+def serve(channel: protocol.Channel, session: Session) -> None:
+    """Answers requests until `exit` or until the parent is gone."""
+    operations: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "start": session.start,
+        "gate": session.gate,
+        "build": session.build,
+        "visit": session.visit,
+        "finish": session.finish,
+    }
+    while True:
+        try:
+            request = channel.receive()
+        except protocol.StreamClosed:
+            return
+        if request["op"] == "exit":
+            return
+        channel.send(_answer(operations[request["op"]], request))
+
+
+def _answer(operation: Callable[[dict[str, Any]], Any], request: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return {"ok": operation(request)}
+    except errors.UnsupportedError as error:
+        return {"error": {"status": "unsupported", "message": str(error)}}
+    except bench.GateFailed as error:
+        return {"error": {"status": "mismatch", "message": str(error), "details": error.details}}
+    except MemoryError as error:
+        return {"error": {"status": "out_of_memory", "message": f"out of memory: {error}"}}
+
+def main(argv: list[str]) -> None:
+    """Serves on the inherited socket whose file descriptor is the only argument."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # never outlive the parent
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's; it ends its children
+    serve(protocol.Channel(socket.socket(fileno=int(argv[1]))), Session())
+
+
+if __name__ == "__main__":
+    main(sys.argv)

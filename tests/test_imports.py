@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import json
 import sys
 
@@ -24,7 +25,7 @@ LAYERS: dict[str, set[str]] = {
     "launch": {"core", "workloads", "collectives", "launch", "frameworks.interface", "frameworks.gate"},
     "report": {"core", "report"},
 }
-COMMANDS = {"run", "doctor", "sweep", "selftest"}  # and every __main__.py: the only files that read flags and print
+COMMANDS = {"run", "doctor", "sweep", "selftest", "command"}  # and every __main__.py: the only files that read flags and print
 # Adapter folder -> other adapter folders that it may use: one torch definition serves torch and torch_xla.
 SHARED = {"on_torch_xla": {"on_torch"}}
 # Where framework packages must not be imported at all, even by a function.
@@ -71,7 +72,8 @@ def _allowed(layer: str, name: str) -> bool:
         return False
     if len(parts) == 1:
         return True  # the registry
-    return f"frameworks.{parts[1]}" in LAYERS[layer] or hasattr(frameworks, parts[1])
+    registry = [name for name, value in vars(frameworks).items() if not inspect.ismodule(value)]
+    return f"frameworks.{parts[1]}" in LAYERS[layer] or parts[1] in registry
 
 
 def family_problems(source: src.Source) -> list[str]:

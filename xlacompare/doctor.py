@@ -15,9 +15,9 @@ import rich.box
 import rich.console
 import rich.markup
 import rich.table
-from absl import app, flags
+from absl import flags
 
-from xlacompare import frameworks
+from xlacompare import command, frameworks
 from xlacompare.core import errors
 from xlacompare.launch import diagnosis
 
@@ -61,11 +61,11 @@ def with_arms_merged(findings: Sequence[diagnosis.Finding]) -> list[diagnosis.Fi
 
 
 def verdict(findings: Sequence[diagnosis.Finding]) -> str:
-    """The last line: what can be run now."""
+    """The last line: what can be run now, or how to get there."""
     working = [finding.name for finding in findings if finding.area == "framework" and finding.status == diagnosis.OK]
     if working:
         return f"Next: python -m xlacompare.run --framework={','.join(working)}"
-    return "No framework works here. Next: pip install -e '.[cpu]'"
+    return "No framework works here. Next: pip install -e '.[cpu]' (or cuda12, tpu: see BUILD_NOTES.md)"
 
 
 def to_json(findings: Sequence[diagnosis.Finding]) -> str:
@@ -89,24 +89,16 @@ def define_flags() -> None:
     flags.DEFINE_float("deadline_s", 120.0, "Seconds that a framework has to start.", lower_bound=0.1)
 
 
-def main(argv: list[str]) -> int:
-    """Entry for absl."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
+def body() -> int:
+    """Examines and prints; returns the exit code."""
     values = flags.FLAGS
-    try:
-        for name in values.framework:
-            frameworks.entry(name)
-        findings = diagnosis.examine(values.framework, values.platform, values.deadline_s)
-    except errors.XlacompareError as error:
-        sys.stderr.write(f"xlacompare: {error}\n")
-        return error.exit_code
-    except KeyboardInterrupt:
-        return errors.EXIT_INTERRUPTED
+    for name in values.framework:
+        frameworks.entry(name)
+    findings = diagnosis.examine(values.framework, values.platform, values.deadline_s)
     print(to_json(findings) if values.format == "json" else to_text(findings, values.definitions))
     return exit_code(findings)
 
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    command.launch(body)

@@ -7,44 +7,45 @@ Exit codes: 0 all cells measured; 1 a cell crashed, hung or ran out of memory; 2
 from __future__ import annotations
 
 import datetime
-import os
 import pathlib
-import signal
 import sys
 import uuid
 from typing import Any
 
 import rich.console
 import rich.progress
-from absl import app, flags
+from absl import flags
 
-from xlacompare import frameworks, workloads
+from xlacompare import command, frameworks, workloads
 from xlacompare.core import analysis, config, errors, machine, record
 from xlacompare.launch import campaign, grid
 from xlacompare.report import render
 
-FRAMEWORK = flags.DEFINE_list("framework", ["jax"], f"Frameworks: {', '.join(frameworks.FRAMEWORKS)}.")
-COMPILER = flags.DEFINE_list("compiler", ["eager", "compiled"], f"Compiler arms: {', '.join(config.COMPILERS)}.")
-WORKLOAD = flags.DEFINE_list("workload", list(workloads.WORKLOADS), f"Workloads: {', '.join(workloads.WORKLOADS)}.")
-PRESET = flags.DEFINE_string("preset", "tiny", f"Size of the workloads: {', '.join(workloads.PRESETS)}.")
-DTYPE = flags.DEFINE_list("dtype", ["float32"], "float32, float64, bfloat16 (float32 parameters, bfloat16 compute).")
-BATCH_SIZE = flags.DEFINE_integer("batch_size", None, "Examples per step; default: the preset's.")
-OPTIMIZER = flags.DEFINE_string("optimizer", None, "sgd (momentum) or adamw; default: the workload's.")
-LAUNCHES = flags.DEFINE_integer("launches", 3, "Fresh processes per framework; 0: planned looks after 6, 10, 16, 24 launches.")
-TARGET_CI = flags.DEFINE_float("target_ci", None, "Half-width of the intervals (0.02 = 2%) at which planned looks stop.")
-BUDGET_S = flags.DEFINE_float("budget_s", None, "Seconds for the run; fixes the number of planned looks (--launches=0).")
-MARGIN = flags.DEFINE_float("margin", 0.05, "Share below which a difference between frameworks counts as negligible.")
-CELL_S = flags.DEFINE_float("cell_s", 1.0, "Seconds inside timed blocks, per cell and launch.")
-MIN_BLOCK_S = flags.DEFINE_float("min_block_s", 0.03, "Least seconds of a block.")
-SETTINGS = flags.DEFINE_enum("settings", "matched", list(config.SETTINGS_MODES), "Matched, the frameworks' own, or both.")
-ITEMISE = flags.DEFINE_bool("itemise", False, "With --settings=both: one setting at a time.")
-PLATFORM = flags.DEFINE_enum("platform", "cpu", list(config.PLATFORMS), "Where the steps run.")
-NUM_CORES = flags.DEFINE_integer("num_cores", None, "Cores and threads per worker; default: all but one, at least one.")
-DEADLINE_S = flags.DEFINE_float("deadline_s", 300.0, "Seconds after which a silent worker counts as hanging.")
-SEED = flags.DEFINE_integer("seed", 0, "Seed of parameters, batches and orders.")
-OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Folder for records and logs; default: runs/TIME.")
-FORMAT = flags.DEFINE_enum("format", "text", list(render.FORMATS), "What is printed at the end.")
-EXPERT = flags.DEFINE_bool("expert", False, "Also print expert arms, percentiles and definitions.")
+
+def define_flags() -> None:
+    """Defines the flags. A function: absl's flags are global, and other commands have flags of the same names."""
+    flags.DEFINE_list("framework", ["jax"], f"Frameworks: {', '.join(frameworks.FRAMEWORKS)}.")
+    flags.DEFINE_list("compiler", ["eager", "compiled"], f"Compiler arms: {', '.join(config.COMPILERS)}.")
+    flags.DEFINE_list("workload", list(workloads.WORKLOADS), f"Workloads: {', '.join(workloads.WORKLOADS)}.")
+    flags.DEFINE_string("preset", "tiny", f"Size of the workloads: {', '.join(workloads.PRESETS)}.")
+    flags.DEFINE_list("dtype", ["float32"], "float32, float64, bfloat16 (float32 parameters, bfloat16 compute).")
+    flags.DEFINE_integer("batch_size", None, "Examples per step; default: the preset's.")
+    flags.DEFINE_string("optimizer", None, "sgd (momentum) or adamw; default: the workload's.")
+    flags.DEFINE_integer("launches", 3, "Fresh processes per framework; 0: planned looks after 6, 10, 16, 24 launches.")
+    flags.DEFINE_float("target_ci", None, "Half-width of the intervals (0.02 = 2%) at which planned looks stop.")
+    flags.DEFINE_float("budget_s", None, "Seconds for the run; fixes the number of planned looks (--launches=0).")
+    flags.DEFINE_float("margin", 0.05, "Share below which a difference between frameworks counts as negligible.")
+    flags.DEFINE_float("cell_s", 1.0, "Seconds inside timed blocks, per cell and launch.")
+    flags.DEFINE_float("min_block_s", 0.03, "Least seconds of a block.")
+    flags.DEFINE_enum("settings", "matched", list(config.SETTINGS_MODES), "Matched, the frameworks' own, or both.")
+    flags.DEFINE_bool("itemise", False, "With --settings=both: one setting at a time.")
+    flags.DEFINE_enum("platform", "cpu", list(config.PLATFORMS), "Where the steps run.")
+    flags.DEFINE_integer("num_cores", None, "Cores and threads per worker; default: all but one, at least one.")
+    flags.DEFINE_float("deadline_s", 300.0, "Seconds after which a silent worker counts as hanging.")
+    flags.DEFINE_integer("seed", 0, "Seed of parameters, batches and orders.")
+    flags.DEFINE_string("output_dir", None, "Folder for records and logs; default: runs/TIME.")
+    flags.DEFINE_enum("format", "text", list(render.FORMATS), "What is printed at the end.")
+    flags.DEFINE_bool("expert", False, "Also print expert arms, percentiles and definitions.")
 
 
 def read_config() -> config.RunConfig:
@@ -53,30 +54,31 @@ def read_config() -> config.RunConfig:
     Raises:
       BadInputError: With the one line to print.
     """
+    values = flags.FLAGS
     available = len(machine.available_cores())
-    num_cores = NUM_CORES.value if NUM_CORES.value is not None else max(1, available - 1)
+    num_cores = values.num_cores if values.num_cores is not None else max(1, available - 1)
     if num_cores > available:
         raise errors.BadInputError(f"--num_cores={num_cores}: this process may use {available}")
     return config.RunConfig(
-        frameworks=tuple(FRAMEWORK.value),
-        compilers=tuple(COMPILER.value),
-        workloads=tuple(WORKLOAD.value),
-        preset=PRESET.value,
-        dtypes=tuple(DTYPE.value),
-        batch_size=BATCH_SIZE.value,
-        optimizer=OPTIMIZER.value,
-        launches=LAUNCHES.value,
-        target_ci=TARGET_CI.value,
-        margin=MARGIN.value,
-        budget_s=BUDGET_S.value,
-        cell_s=CELL_S.value,
-        min_block_s=MIN_BLOCK_S.value,
-        settings=SETTINGS.value,
-        itemise=ITEMISE.value,
-        platform=PLATFORM.value,
+        frameworks=tuple(values.framework),
+        compilers=tuple(values.compiler),
+        workloads=tuple(values.workload),
+        preset=values.preset,
+        dtypes=tuple(values.dtype),
+        batch_size=values.batch_size,
+        optimizer=values.optimizer,
+        launches=values.launches,
+        target_ci=values.target_ci,
+        margin=values.margin,
+        budget_s=values.budget_s,
+        cell_s=values.cell_s,
+        min_block_s=values.min_block_s,
+        settings=values.settings,
+        itemise=values.itemise,
+        platform=values.platform,
         num_cores=num_cores,
-        deadline_s=DEADLINE_S.value,
-        seed=SEED.value,
+        deadline_s=values.deadline_s,
+        seed=values.seed,
     )
 
 
@@ -118,38 +120,21 @@ def exit_code(failed: dict[Any, str]) -> int:
     return errors.EXIT_FAILED_CELL if statuses & {"hang", "crash", "out_of_memory"} else errors.EXIT_OK
 
 
-def run(argv: list[str], console: rich.console.Console) -> int:
+def body() -> int:
     """Runs what the flags say; returns the exit code."""
+    values, console = flags.FLAGS, rich.console.Console(stderr=True)
     chosen = read_config()
     cells = grid.expand(chosen)
     stamp = datetime.datetime.now().strftime("%Y%m%dT%H%M%S")
     run_id = f"{stamp}-{uuid.uuid4().hex[:6]}"
-    folder = pathlib.Path(OUTPUT_DIR.value or pathlib.Path("runs") / run_id)
+    folder = pathlib.Path(values.output_dir or pathlib.Path("runs") / run_id)
     with TerminalProgress(console) as progress:
-        made = campaign.execute(chosen, cells, folder, run_id, argv, progress)
-    sys.stdout.write(render.render(analysis.summarise(made.records), FORMAT.value, expert=EXPERT.value))
+        made = campaign.execute(chosen, cells, folder, run_id, sys.argv, progress)
+    sys.stdout.write(render.render(analysis.summarise(made.records), values.format, expert=values.expert))
     console.print(f"records: {folder / record.FILE_NAME}", style="dim", highlight=False)
     return exit_code(made.failed)
 
 
-def main(argv: list[str]) -> int:
-    """Entry for absl; every failure with a name is one line and a documented exit code."""
-    if len(argv) > 1:
-        raise app.UsageError(f"unexpected arguments: {' '.join(argv[1:])}")
-    console = rich.console.Console(stderr=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's TERM ends a run as Ctrl-C does
-    try:
-        return run(sys.argv, console)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted: records so far are kept, no worker is left\n")
-        return errors.EXIT_INTERRUPTED
-    except errors.XlacompareError as error:
-        sys.stderr.write(f"xlacompare: {error}\n")
-        return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return errors.EXIT_OK
-
-
 if __name__ == "__main__":
-    app.run(main)
+    define_flags()
+    command.launch(body)

@@ -85,8 +85,12 @@ def _of_activation(name: str, got: np.ndarray, expected: np.ndarray, before: np.
         return ["padding SAME instead of explicit (differs at stride 2)", "stride", "kernel layout (HWIO/OIHW)"]
     if got.ndim == 3 and last not in ("attention", "mlp", "norm", "logits"):
         return ["dropout mask of this residual branch: shifted or left out", "the residual sum"]
-    causes = ["kernel transposed", "another parameter in its place"]
-    return [*causes, "causal mask, scale or dropout mask of the attention"] if last == "attention" else causes
+    kernel = "kernel transposed, or another parameter in its place"
+    if last != "attention":
+        return [kernel]
+    if got.ndim == 3 and parity.relative_error(got[:, -1], expected[:, -1]) < 1e-9:
+        return ["causal mask: the last query, which sees every key, is right"]
+    return [kernel, "dropout mask or scale of the attention"]
 
 
 def _of_gradient(name: str, got: np.ndarray, expected: np.ndarray, before: np.ndarray | None) -> list[str]:

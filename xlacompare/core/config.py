@@ -64,9 +64,13 @@ class RunConfig:
         if self.batch_size is not None:
             _positive("batch_size", self.batch_size)
         if self.launches < 0:
-            raise errors.BadInputError(f"--launches={self.launches}: give a number of launches, or 0 for the stopping plan")
+            raise errors.BadInputError(
+                f"--launches={self.launches}: give a number of launches, or 0 for the stopping plan"
+            )
         if self.itemise and self.settings != "both":
-            raise errors.BadInputError("--itemise needs --settings=both: it changes one setting at a time from matched to shipped")
+            raise errors.BadInputError(
+                "--itemise needs --settings=both: it changes one setting at a time from matched to shipped"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""

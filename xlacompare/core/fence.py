@@ -79,7 +79,9 @@ def self_test(
     growth, late = statistics.median(growths), statistics.median(lates)
     reason = ""
     if late > MAX_LATE_SHARE:
-        reason = f"a read after the fence waited for {late:.0%} of the work: the fence returned before the work was done"
+        reason = (
+            f"a read after the fence waited for {late:.0%} of the work: the fence returned before the work was done"
+        )
     elif not GROWTH_LOW <= growth <= GROWTH_HIGH:
         reason = f"{GROWTH}x the steps took {growth:.1f}x the fenced time: the fence does not wait for the steps"
     elif expected is not None and value is not None and not near(value, expected):

@@ -95,7 +95,7 @@ class ForeignCpu:
 
     @property
     def share(self) -> float | None:
-        """Foreign and stolen time as a share of the cores' time, what ticks cannot resolve taken off; None if unknown."""
+        """Foreign and stolen time as a share of the cores' time, less what ticks cannot resolve; None if unknown."""
         if self.seconds is None or self.steal_s is None or self.wall_s <= 0:
             return None
         return max(0.0, self.seconds + self.steal_s - self.resolution_s) / (self.wall_s * self.num_cores)
@@ -122,7 +122,7 @@ def snapshot(cores: Sequence[int], pids: Sequence[int] = ()) -> CpuSnapshot:
 
     Args:
       cores: Cores to watch: those that the workers are pinned to.
-      pids: Our own processes besides this one (to 10 ms each; this one is exact). Those that have ended count 0, so keep
+      pids: Our own processes besides this one (to 10 ms each; this one is exact). Ended ones count 0, so keep
         the set alive between two snapshots.
     """
     ticks_per_s = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100

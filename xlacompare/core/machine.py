@@ -1,4 +1,4 @@
-"""The machine under the measurement: cores, memory high-water mark, description. Linux `/proc` and `/sys`, no framework.
+"""The machine under the measurement: cores, peak memory, description. Linux `/proc` and `/sys`, no framework.
 
 Where the system does not tell (not Linux, a sandbox) the answer is None, never 0. Parsers take the text of a file, so
 that tests can feed them samples of other machines.
@@ -6,6 +6,7 @@ that tests can feed them samples of other machines.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pathlib
 import platform
@@ -103,6 +104,12 @@ def reset_peak_memory() -> bool:
     except OSError:
         return False
     return True
+
+
+def trim_heap() -> bool:
+    """Gives freed heap memory back to the system (glibc), so that what stays resident is in use; False elsewhere."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    return bool(trim is not None and trim(0))
 
 
 def peak_memory_bytes(pid: int | str = "self") -> int | None:

@@ -136,7 +136,8 @@ def difference(
         error = relative_error(got, expected)
     if got.size == 0:
         return Difference(name, error, limit, (), "nothing", "nothing", kind)
-    distance = np.abs(got - expected)
+    with np.errstate(invalid="ignore"):  # of two infinities
+        distance = np.abs(got - expected)
     place = np.unravel_index(int(np.where(np.isnan(distance), np.inf, distance).argmax()), got.shape)
     index = tuple(int(i) for i in place)
     return Difference(name, error, limit, index, f"{got[index]:.6g}", f"{expected[index]:.6g}", kind)

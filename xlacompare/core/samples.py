@@ -121,9 +121,7 @@ def _keys(blocks: Mapping[str, list[Any]], main: NDArray[np.bool_]) -> list[tupl
     return keys
 
 
-def _stepwise(
-    blocks: Mapping[str, list[Any]], step_s: Values, chosen: NDArray[np.bool_]
-) -> tuple[Values, Values]:
+def _stepwise(blocks: Mapping[str, list[Any]], step_s: Values, chosen: NDArray[np.bool_]) -> tuple[Values, Values]:
     """Neighbours of a stepwise visit: block, stepwise, stepwise, block."""
     pairs: dict[tuple[int, str], list[float]] = {}
     for visit, mode, seconds, good in zip(blocks["visit"], blocks["mode"], step_s, chosen, strict=True):

@@ -113,9 +113,7 @@ class WarmUp:
     compiles: int
 
 
-def warm_up(
-    step: Runnable, first: int, compile_count: Callable[[], int], clock: Clock = time.perf_counter
-) -> WarmUp:
+def warm_up(step: Runnable, first: int, compile_count: Callable[[], int], clock: Clock = time.perf_counter) -> WarmUp:
     """Steps, each fenced, until two in a row compiled nothing.
 
     Raises:

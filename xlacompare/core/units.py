@@ -115,7 +115,7 @@ def format_bytes(count: float) -> str:
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if abs(count) >= _BINARY[unit] * 0.9995:
             return f"{significant(count / _BINARY[unit])} {unit}"
-    return f"{significant(count)} B"
+    return f"{count:.0f} B"
 
 
 def format_rate(per_s: float, unit: str = "B/s") -> str:
@@ -133,7 +133,7 @@ def format_percent(fraction: float) -> str:
 
 def format_ratio(ratio: float, low: float, high: float) -> str:
     """Such as "1.42x [1.36, 1.49]"; more decimals where three digits would move an end of the interval onto 1."""
-    decimals = max(_decimals(min(ratio, 9.99)), 0)
+    decimals = _decimals(ratio)
     while decimals < 6 and any(end != 1 and round(end, decimals) == 1 for end in (low, high)):
         decimals += 1
     value, ends = _together(ratio, low, high, decimals)

@@ -1,8 +1,8 @@
 """What may be said about an effect: `difference`, `no difference larger than X`, or `inconclusive`.
 
-difference: the interval at the plan's alpha excludes no effect. no_difference: two one-sided tests (Schuirmann 1987; the
-90% interval lies inside the margin, at a plan of several looks the interval of its equivalence alpha). Else inconclusive,
-with the number of units that would decide if the truth were what was seen.
+difference: the interval at the plan's alpha excludes no effect. no_difference: two one-sided tests (Schuirmann 1987;
+the 90% interval lies inside the margin, in a plan of several looks the interval of its equivalence alpha). Else
+inconclusive, with the number of units that would decide if the truth were what was seen.
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def _adjusted(verdicts: Sequence[Verdict], method: str, family: str) -> list[Ver
     for verdict, p in zip(verdicts, map(float, adjusted), strict=True):
         kind = _kind(p, verdict.equivalence_p)
         negligible = verdict.negligible and kind == "difference"
-        changes = {"kind": kind, "adjusted_p": p, "family": family, "negligible": negligible}
-        result.append(dataclasses.replace(verdict, **changes))
+        result.append(dataclasses.replace(verdict, kind=kind, adjusted_p=p, family=family, negligible=negligible))
     return result
 
 
@@ -158,6 +157,6 @@ def _advice(verdict: Verdict) -> str:
         return f"a difference alone, but not within its family of {verdict.family}"
     if verdict.launches_needed is None:
         if verdict.estimate.df <= 0:
-            return f"one of the {verdict.unit} says nothing about the spread"
+            return f"a spread takes at least two {verdict.unit}"
         return f"more than {power.MAX_UNITS} {verdict.unit} would be needed to decide"
     return f"about {verdict.launches_needed} {verdict.unit} would decide"

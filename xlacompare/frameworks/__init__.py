@@ -73,7 +73,7 @@ def require(name: str) -> None:
     lacking = missing(name)
     if lacking:
         raise errors.MissingFrameworkError(
-            f"framework {name!r} needs {', '.join(lacking)}, not installed here; install with: pip install 'xlacompare[{entry(name).extra}]'"
+            f"framework {name!r} needs {', '.join(lacking)}, not installed here; install with: pip install -e '.[{entry(name).extra}]'"
         )
 
 
@@ -83,7 +83,13 @@ def arms(name: str) -> ModuleType:
     It has ARMS (name -> ArmSpec), LACKS (name -> reason), SETTINGS (name -> Setting), CACHE_VARIABLES (variables that
     name the folder of the compiler's disk cache) and environment(platform, num_threads).
     """
-    return importlib.import_module(f"{entry(name).package}.arms")
+    package = entry(name).package
+    try:
+        return importlib.import_module(f"{package}.arms")
+    except ModuleNotFoundError as error:
+        raise errors.MissingFrameworkError(
+            f"framework {name!r} has no module {package}.arms ({error}); {EXTRA_VARIABLE} must name an importable package"
+        ) from None
 
 
 def build_settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from xlacompare import frameworks
 from xlacompare.core import cell as cells
 from xlacompare.core import fence, machine, parity, timing
 from xlacompare.frameworks import gate, interface
+from xlacompare.launch import planted
 from xlacompare.workloads import archive, oracle, spec
 
 MEMORY_MEANING_HOST = "peak resident memory while steps ran, minus resident memory just before the cell was built"
@@ -103,20 +104,25 @@ def build(
       UnsupportedError: The framework lacks the arm, or the step never stops compiling.
     """
     begin = time.perf_counter()
+    machine.trim_heap()
     resident = machine.resident_bytes()
     compiled = framework.compile_count()
     step, build_s = _built(framework, workload, cell, inputs)
     first = timing.time_block(step, 1, 0, framework.compile_count)
     step.reset()
-    result = gate.arm_gate(step, workload, inputs.parameters, inputs.buffers, reference, cell.dtype, len(inputs.batches))
+    result = gate.arm_gate(
+        step, workload, inputs.parameters, inputs.buffers, reference, cell.dtype, len(inputs.batches)
+    )
     if not result.passed:
         step.close()
         raise GateFailed(result)
+    step = planted.planted(step, dict(cell.changed))
     made = Bench(framework, workload, cell, inputs, step, resident, next_index=len(inputs.batches))
     warm = timing.warm_up(step, made.next_index, framework.compile_count)
     made.next_index += warm.steps
     _size_blocks(made, warm, min_block_s)
     report = fence.self_test(step, max(2, made.steps_per_block // 2), made.next_index) if fence_test else None
+    machine.trim_heap()  # what the compiler freed is not the step's memory
     machine.reset_peak_memory()
     return made, {
         "compile": {

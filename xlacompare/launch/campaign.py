@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from xlacompare import frameworks, workloads
-from xlacompare.core import analysis, cell as cells, config, environment, machine, plan, record
+from xlacompare.core import analysis, config, environment, machine, plan, record
+from xlacompare.core import cell as cells
 from xlacompare.launch import grid, pool, process, session
 from xlacompare.workloads import archive, oracle
 
@@ -70,7 +71,7 @@ class Campaign:
         """Runs everything; records are complete up to wherever an exception leaves it."""
         begin = time.perf_counter()
         for cell, reason in self.cells.unsupported:
-            self._cell_record(cell, None, session.Outcome("unsupported", reason), None)
+            self.keep_cell(cell, None, session.Outcome("unsupported", reason), None)
         with self.timed("inputs and reference"):
             self._prepare()
         with self.timed("gate in float64"):
@@ -79,7 +80,6 @@ class Campaign:
 
     def _prepare(self) -> None:
         folder = self.folder / "inputs"
-        folder.mkdir(parents=True, exist_ok=True)
         for name, members in self.cells.comparisons().items():
             self.progress.say(f"inputs and float64 reference of {name}")
             self.inputs[name] = prepare(members[0], self.run, folder)
@@ -137,7 +137,7 @@ class Campaign:
             return
         for member in self.cells.cells:
             if (member.framework, member.comparison) == (cell.framework, cell.comparison):
-                self._cell_record(member, None, session.Outcome(status, reason, details=result), None)
+                self.keep_cell(member, None, session.Outcome(status, reason, details=result), None)
 
     def _launches(self, begin: float) -> None:
         chosen = self._plan(0.0, 1.0) if self.run.launches else None
@@ -187,9 +187,9 @@ class Campaign:
         for cell, blocks in made.partial:
             self.append("partial", {"cell": cell.to_dict(), "launch": launch, "blocks": blocks})
         for cell, outcome in made.outcomes.items():
-            self._cell_record(cell, launch, outcome, wall)
+            self.keep_cell(cell, launch, outcome, wall)
 
-    def _cell_record(
+    def keep_cell(
         self, cell: cells.Cell, launch: int | None, outcome: session.Outcome, wall: dict[str, Any] | None
     ) -> None:
         if outcome.status != "ok":
@@ -204,7 +204,10 @@ class Campaign:
                 "cell": cell.to_dict(),
                 "status": outcome.status,
                 "reason": outcome.reason,
-                "gate": {"exact": self.exact.get((cell.framework, cell.comparison)), "arm": outcome.built.get("gate", outcome.details)},
+                "gate": {
+                    "exact": self.exact.get((cell.framework, cell.comparison)),
+                    "arm": outcome.built.get("gate", outcome.details),
+                },
                 "compile": {**outcome.built.get("compile", {}), "rebuild": outcome.finished.get("rebuild")},
                 "warm_up": outcome.built.get("warm_up"),
                 "fence": outcome.built.get("fence"),
@@ -232,7 +235,9 @@ class Campaign:
                 "dtype_policy": DTYPE_POLICY,
                 "source_revision": environment.source_revision(),
                 "threads": described.get("threads"),
-                "matmul_precision": frameworks.build_settings(cell.framework, dict(cell.changed)).get("matmul_precision"),
+                "matmul_precision": frameworks.build_settings(cell.framework, dict(cell.changed)).get(
+                    "matmul_precision"
+                ),
             },
             "framework": described,
             "versions": environment.versions(frameworks.entry(cell.framework).distributions + ("numpy", "scipy")),
@@ -255,6 +260,7 @@ def columns(blocks: list[dict[str, Any]]) -> dict[str, list[Any]]:
 def prepare(cell: cells.Cell, run: config.RunConfig, folder: pathlib.Path) -> session.Inputs:
     """Makes a comparison's parameters, batches and reference, and writes them for the workers."""
     workload = workloads.load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
+    folder.mkdir(parents=True, exist_ok=True)
     made = archive.build(workload, run.seed, run.gate_steps)
     name = cell.comparison.replace("/", "-")
     files = folder / f"{name}.npz", folder / f"{name}-reference.npz"
@@ -271,7 +277,12 @@ def prepare(cell: cells.Cell, run: config.RunConfig, folder: pathlib.Path) -> se
 
 
 def execute(
-    run: config.RunConfig, cells_of_run: grid.Grid, folder: pathlib.Path, run_id: str, command: list[str], progress: Progress
+    run: config.RunConfig,
+    cells_of_run: grid.Grid,
+    folder: pathlib.Path,
+    run_id: str,
+    command: list[str],
+    progress: Progress,
 ) -> Campaign:
     """Runs a configuration into a folder; the `end` record says how it ended, Ctrl-C included."""
     writer = record.Writer(folder)

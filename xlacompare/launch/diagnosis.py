@@ -95,11 +95,14 @@ def run_probe(name: str, environment: Mapping[str, str | None], deadline_s: floa
     try:
         out, err = child.communicate(timeout=deadline_s)
     except subprocess.TimeoutExpired:
-        return None, f"no answer within {deadline_s:.0f} s (--deadline_s)"
+        return None, f"no answer within {deadline_s:g} s (--deadline_s)"
     finally:
         end_group(child)
+        for stream in (child.stdout, child.stderr):
+            if stream:
+                stream.close()
     answers = [line for line in out.splitlines() if line.startswith(MARK)]
-    if child.returncode == 0 and answers:
+    if answers:  # a runtime that falls over at its exit has worked before
         return json.loads(answers[-1].removeprefix(MARK)), ""
     lines = [line.strip() for line in err.splitlines() if line.strip()]
     return None, f"exit code {child.returncode}: {lines[-1][:200] if lines else 'no output'}"
@@ -107,7 +110,7 @@ def run_probe(name: str, environment: Mapping[str, str | None], deadline_s: floa
 
 def probe_code(name: str) -> str:
     """Program of the child."""
-    return f"from xlacompare.launch import diagnosis; diagnosis.probe({name!r})"
+    return f"from xlacompare.launch import diagnosis; diagnosis.probe({json.dumps(name)})"
 
 
 def end_group(child: subprocess.Popen[str]) -> None:
@@ -140,12 +143,12 @@ def probe(name: str) -> None:
 def examine_arms(name: str, works: bool) -> list[Finding]:
     """Compiler arms that the framework has and lacks, from its table; works without the framework's packages."""
     table = frameworks.arms(name)
+    if not works:
+        return [Finding("arm", name, LACKING, f"none: {name} does not work here")]
     found = []
     for arm in table.ARMS.values():
         fix = compiler_fix() if "inductor" in arm.definition.lower() else ""  # it writes C++ and calls the compiler
-        if not works:
-            found.append(Finding("arm", f"{name}/{arm.name}", LACKING, f"{name} does not work here"))
-        elif fix:
+        if fix:
             found.append(Finding("arm", f"{name}/{arm.name}", LACKING, "needs a C++ compiler", fix))
         else:
             found.append(Finding("arm", f"{name}/{arm.name}", OK, arm.definition))

@@ -10,6 +10,7 @@ from typing import Any
 from xlacompare import frameworks, workloads
 from xlacompare.core import cell as cells
 from xlacompare.core import config, errors
+from xlacompare.launch import planted
 from xlacompare.workloads import spec
 
 
@@ -66,9 +67,7 @@ def _why_not(name: str, compiler: str) -> str | None:
     return f"{name} has no compiler arm {compiler!r}: {reason}; it has {', '.join(arms.ARMS)}"
 
 
-def _variants(
-    run: config.RunConfig, name: str, compiler: str, workload: spec.Workload, dtype: str
-) -> list[cells.Cell]:
+def _variants(run: config.RunConfig, name: str, compiler: str, workload: spec.Workload, dtype: str) -> list[cells.Cell]:
     base = cells.Cell(
         framework=name,
         compiler=compiler,
@@ -106,6 +105,7 @@ def worker_environment(cell: cells.Cell, run: config.RunConfig, cache: str | Non
     for setting in arms.SETTINGS.values():
         if setting.where == "environment" and setting.name in changed:
             environment.update(setting.environment)
+    environment.update(planted.environment(changed))
     if cache is not None:
         environment.update(dict.fromkeys(arms.CACHE_VARIABLES, cache))
     for key, value in arms.ARMS[cell.compiler].environment.items():

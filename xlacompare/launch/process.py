@@ -127,7 +127,9 @@ class Worker:
         oom = code == -signal.SIGKILL and _oom_kills() > self._oom_kills
         tail = last_line(self.log)
         if oom or "MemoryError" in tail or "RESOURCE_EXHAUSTED" in tail or "OutOfMemoryError" in tail:
-            return WorkerError("out_of_memory", f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}", False)
+            return WorkerError(
+                "out_of_memory", f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}", False
+            )
         return WorkerError("crash", f"the worker {_ended(code)}: {tail or 'no output'}; log: {self.log}", False)
 
     def kill(self) -> None:
@@ -179,5 +181,3 @@ def last_line(log: pathlib.Path) -> str:
         return ""
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
-
-

@@ -198,7 +198,9 @@ class Session:
         for position, (cell, block) in enumerate(taken):
             self.wall.timed_s += block["total_s"]
             marks = {"visit": visit, "position": position, "series": series, "disturbed": disturbed}
-            self.outcomes[cell].blocks.append({**block, **marks, "foreign_share": use.share, "wait_share": use.wait_share})
+            self.outcomes[cell].blocks.append(
+                {**block, **marks, "foreign_share": use.share, "wait_share": use.wait_share}
+            )
         return disturbed
 
     def _finish(self) -> None:

@@ -68,7 +68,14 @@ class Session:
         inputs = archive.load(pathlib.Path(request["archive"]))
         reference = oracle.load(pathlib.Path(request["reference"]))
         result = gate.exact_gate(
-            self.loaded, workload, inputs.parameters, inputs.buffers, inputs.batches, reference.oracle, request["arm"], request["steps"]
+            self.loaded,
+            workload,
+            inputs.parameters,
+            inputs.buffers,
+            inputs.batches,
+            reference.oracle,
+            request["arm"],
+            request["steps"],
         )
         return result.to_dict()
 
@@ -136,6 +143,7 @@ def _answer(operation: Callable[[dict[str, Any]], Any], request: dict[str, Any])
         return {"error": {"status": "mismatch", "message": str(error), "details": error.details}}
     except MemoryError as error:
         return {"error": {"status": "out_of_memory", "message": f"out of memory: {error}"}}
+
 
 def main(argv: list[str]) -> None:
     """Serves on the inherited socket whose file descriptor is the only argument."""

@@ -194,7 +194,7 @@ class Convnet:
         return tape.cross_entropy(taps["logits"], batch["labels"]), updated, taps
 
     def flops_per_step(self) -> int:
-        """3 (forward and backward) * 2 * batch * (sum over convolutions of size^2 * kernel^2 * in * out, plus the head).
+        """3 (forward and backward) * 2 * batch * (sum over convolutions of size^2 * kernel^2 * in * out, and head).
 
         Taps that fall on the padding are counted, as a dense convolution does them.
         """

@@ -194,7 +194,9 @@ def gradient_scale(gradients: spec.Arrays, name: str) -> float:
 
 
 def gradient_error(got: np.ndarray, exact: spec.Arrays, name: str) -> float:
-    """Largest error of a gradient, relative to `gradient_scale`; infinite where that is 0 and the error is not."""
+    """Largest error of a gradient, relative to `gradient_scale`; infinite for NaN, and where only the scale is 0."""
+    if not np.isfinite(got).all():
+        return float("inf")
     error = float(np.abs(got - exact[name]).max(initial=0.0))
     scale = gradient_scale(exact, name)
     return error / scale if scale > 0 else (0.0 if error == 0 else float("inf"))

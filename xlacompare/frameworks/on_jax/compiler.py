@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +16,7 @@ from flax import nnx
 
 from xlacompare.core import errors
 from xlacompare.frameworks import interface
-from xlacompare.frameworks.on_jax import counters, layers, models, optimizers
+from xlacompare.frameworks.on_jax import counters, layers, models
 from xlacompare.workloads import spec
 
 Leaves = tuple[jax.Array, ...]
@@ -43,7 +44,8 @@ class Scope:
     matmul_precision: str = "highest"
 
     @contextlib.contextmanager
-    def __call__(self) -> Any:
+    def __call__(self) -> Iterator[None]:
+        """Enters the scope on this thread."""
         with jax.enable_x64(self.x64), jax.default_matmul_precision(self.matmul_precision):
             yield
 
@@ -142,7 +144,7 @@ def ahead_of_time(
     executable = lowered.compile()
     marks.append(time.perf_counter())
     spent = counts.snapshot() - before
-    trace_s, lower_s, compile_s = (later - earlier for earlier, later in zip(marks, marks[1:], strict=False))
+    trace_s, lower_s, compile_s = (later - earlier for earlier, later in itertools.pairwise(marks))
     times = interface.CompileTimes(
         trace_s=trace_s,
         lower_s=lower_s,
@@ -155,7 +157,7 @@ def ahead_of_time(
 
 
 def op_by_op(step: StepFunction, scope: Scope) -> Program:
-    """Every primitive is dispatched from Python; each compiles at its first use, so the first step pays."""
+    """No jit around the step: Python dispatches every primitive; each compiles at its first use, in the first step."""
     counts = counters.install()
     times = interface.CompileTimes(
         0.0, 0.0, 0.0, 0, 0, note="no program of the step: sums over the one-op programs that the steps so far needed"
@@ -164,7 +166,7 @@ def op_by_op(step: StepFunction, scope: Scope) -> Program:
     def call(state: State, batch: models.Batch) -> tuple[State, jax.Array]:
         before = counts.requests
         start = counts.snapshot()
-        with scope(), jax.disable_jit():
+        with scope():
             result = step(state, batch)
         if counts.requests != before:
             _add(times, counts.snapshot() - start)
@@ -186,7 +188,11 @@ def build(arm: str, step: StepFunction, state: State, batch: models.Batch, donat
 
     Args:
       arm: "eager" or a key of COMPILER_OPTIONS.
-      state, batch: Arrays on the device, for shapes and dtypes only.
+      step: From `step_function`.
+      state: Arrays on the device, for shapes and dtypes only (not donated here).
+      batch: Likewise.
+      donate: Whether a call consumes its state.
+      scope: The cell's scope.
 
     Raises:
       UnsupportedError: JAX has no such arm.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from xlacompare.core import errors
@@ -19,12 +18,15 @@ from xlacompare.workloads import spec
 
 def _host(array: np.ndarray, precision: layers.Precision) -> np.ndarray:
     """Floating arrays in the parameters' dtype, integers as they are. Flax's layout is the neutral one."""
-    return array.astype(precision.parameter) if np.issubdtype(array.dtype, np.floating) else array
+    return array.astype(precision.parameter, copy=False) if np.issubdtype(array.dtype, np.floating) else array
 
 
 def _place(tree: Any) -> Any:
-    """Copies host arrays to the device. Without may_alias=False the CPU client borrows NumPy's memory where it happens
-    to be aligned: the step would then run on memory of another kind from launch to launch, and donation would copy."""
+    """Copies host arrays to the device.
+
+    Without may_alias=False the CPU client borrows NumPy's memory where it happens to be aligned: the step would run on
+    memory of another kind from launch to launch, and donation would copy.
+    """
     return jax.block_until_ready(jax.device_put(tree, jax.devices()[0], may_alias=False))
 
 
@@ -40,16 +42,16 @@ class Step:
         program: compiler.Program,
         network: compiler.Network,
         scope: compiler.Scope,
-        initial: compiler.State,
+        make_state: Callable[[], compiler.State],
         batches: list[models.Batch],
     ) -> None:
-        """`initial` lies on the host: with donation every device copy of a state dies with the next step."""
+        """`make_state` places the initial state: with donation each copy on the device dies with the next step."""
         self.program = program
         self.compile_times = program.times
         self._call = program.call
         self._network = network
         self._scope = scope
-        self._initial = initial
+        self._make_state = make_state
         self._batches = batches
         self._loss: jax.Array | None = None
         self.reset()
@@ -78,15 +80,15 @@ class Step:
         return _numpy(self._network.parameter_names, parameters), _numpy(self._network.buffer_names, buffers)
 
     def reset(self) -> None:
-        """Back to the initial state; copies, compiles nothing."""
+        """Back to the initial state; compiles nothing that the build has not compiled."""
         with self._scope():
-            self._state = _place(self._initial)
+            self._state = self._make_state()
         self._loss = None
 
     def close(self) -> None:
         """Drops the arrays and the program."""
-        self._state = self._loss = self._call = self.program = None
-        self._initial, self._batches = None, []
+        self._state = self._loss = self._call = self._make_state = self.program = None
+        self._batches = []
 
 
 class Adapter:
@@ -122,13 +124,18 @@ class Adapter:
         with compiler.Scope(x64=dtype == "float64")():
             network = compiler.Network(workload, precision)
             state = _place(_state(network, parameters, buffers, precision))
-            (loss, taps), gradients = _tapped(network)(*state, _place(_batch(batch, precision)))
+            function, order = _tapped(network)
+            (loss, taps), gradients = function(*state, _place(_batch(batch, precision)))
             return interface.Evaluation(
                 loss=float(loss),
-                activations={name: np.asarray(taps[name]).astype(np.float64) for name in taps},
+                activations={name: np.asarray(taps[name]).astype(np.float64) for name in order},
                 gradients={
                     name: gradient.astype(np.float64)
                     for name, gradient in _numpy(network.parameter_names, gradients).items()
+                },
+                exceptions={
+                    **models.COMPOSED.get(workload.name, {}),
+                    **optimizers.COMPOSED.get(workload.optimizer.name, {}),
                 },
             )
 
@@ -155,15 +162,19 @@ class Adapter:
         with scope():
             network = compiler.Network(workload, precision)
             optimizer = optimizers.build(workload.optimizer)
-            leaves = _state(network, parameters, buffers, precision)
-            initial = (*leaves, jax.device_get(optimizer.init(_place(leaves[0]))))
+            host = _state(network, parameters, buffers, precision)
+
+            def make_state() -> compiler.State:
+                leaves = _place(host)
+                return (*leaves, jax.block_until_ready(optimizer.init(leaves[0])))
+
             placed = [_place(_batch(batch, precision)) for batch in batches]
             step = compiler.step_function(network, optimizer)
-            program = compiler.build(arm, step, _place(initial), placed[0], chosen["donation"], scope)
-        return Step(program, network, scope, initial, placed)
+            program = compiler.build(arm, step, make_state(), placed[0], chosen["donation"], scope)
+        return Step(program, network, scope, make_state, placed)
 
     def compile_count(self) -> int:
-        """Programs that the backend was asked for so far: compiled, or loaded from disk (which delays a step as well)."""
+        """Programs that the backend was asked for: compiled, or loaded from disk (which delays a step as well)."""
         return self._counters.snapshot().requests
 
     def memory_bytes(self) -> int | None:
@@ -199,12 +210,16 @@ def _batch(batch: spec.Arrays, precision: layers.Precision) -> spec.Arrays:
     return {name: _host(array, precision) for name, array in batch.items()}
 
 
-def _tapped(network: compiler.Network) -> Any:
-    """Jitted `(parameters, buffers, batch) -> ((loss, activations), gradients)`."""
+def _tapped(network: compiler.Network) -> tuple[Any, list[str]]:
+    """Jitted `(parameters, buffers, batch) -> ((loss, activations), gradients)`, and a list that receives the names of
+    the activations in program order at its first call (jit returns a dict sorted by key).
+    """
+    order: list[str] = []
 
     def loss(parameters: compiler.Leaves, buffers: compiler.Leaves, batch: models.Batch) -> tuple[jax.Array, Any]:
         taps: dict[str, jax.Array] = {}
         value, _ = network.loss(parameters, buffers, batch, taps.__setitem__)
+        order[:] = taps
         return value, taps
 
-    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+    return jax.jit(jax.value_and_grad(loss, has_aux=True)), order

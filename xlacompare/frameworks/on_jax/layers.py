@@ -30,6 +30,7 @@ PRECISIONS = {
 
 
 def dense(inputs: int, outputs: int, precision: Precision, rngs: nnx.Rngs) -> nnx.Linear:
+    """Dense layer with bias, the stock one."""
     return nnx.Linear(inputs, outputs, dtype=precision.compute, param_dtype=precision.parameter, rngs=rngs)
 
 

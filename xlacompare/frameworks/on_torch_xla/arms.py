@@ -26,7 +26,7 @@ ARMS: dict[str, interface.ArmSpec] = {
     "openxla": interface.ArmSpec(
         name="openxla",
         definition="torch.compile(backend='openxla'): Dynamo captures forward, backward and optimizer once, each is an "
-        "XLA program that is launched without tracing again",
+        "XLA program that is launched without tracing again; the state is not donated",
         scope="three programs: model and loss; backward; optimizer and buffers",
     ),
     "nofusion": interface.ArmSpec(

@@ -1,0 +1,133 @@
+"""What to run next: the flags that answer what this run left open, the most urgent first."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from xlacompare.core import config, results
+from xlacompare.report import data
+
+PROGRAM = "python -m xlacompare.run"
+MAX_LAUNCHES = 50  # more fresh processes than anybody will wait for
+LAUNCHES_TO_DEFEND = 6
+# Fields of the configuration whose flag has another name; those that are no flag at all.
+_FLAGS = {"frameworks": "framework", "compilers": "compiler", "workloads": "workload", "dtypes": "dtype"}
+_NO_FLAG = ("gate_steps",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One suggestion: flags to add to the command (or a command of its own), and why."""
+
+    flags: str
+    why: str
+
+
+def command(values: dict[str, Any]) -> str:
+    """The command of a run: its frameworks, and every flag that differs from its default."""
+    parts = [PROGRAM]
+    for field in dataclasses.fields(config.RunConfig):
+        value = values.get(field.name, field.default)
+        if isinstance(value, list):
+            value = tuple(value)
+        if field.name not in _NO_FLAG and value != field.default and value is not dataclasses.MISSING:
+            parts.append(_flag(field.name, value))
+    return " ".join(parts)
+
+
+def _flag(name: str, value: Any) -> str:
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if _is_float(value) else value
+    flag = _FLAGS.get(name, name)
+    return f"--{flag}" if value is True else f"--{flag}={shown}"
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float)
+
+
+def next_steps(summary: results.Summary, expert: bool) -> list[Step]:
+    """Suggestions, the most urgent first."""
+    makers = (_finish, _failed, _undecided, _eager, _settings, _size, _others)
+    found = [step for maker in makers for step in maker(summary)]
+    hidden = data.hidden_arms(summary, expert)
+    if hidden:
+        found.append(Step("--expert", f"{', '.join(hidden)}: measured, not shown without it"))
+    return found
+
+
+def _finish(summary: results.Summary) -> Iterator[Step]:
+    if summary.ending != "complete":
+        yield Step("", "the same again: this run did not come to its end")
+
+
+def _failed(summary: results.Summary) -> Iterator[Step]:
+    first = {r.status: r for r in reversed(summary.cells) if r.step is None}
+    if "mismatch" in first:
+        cell = first["mismatch"].cell
+        flags = f"--framework={cell.framework} --workload={cell.workload} --compiler={cell.compiler} --launches=1"
+        yield Step(flags, "only the failed gate, after the first tensor that differs was looked into")
+    if "hang" in first:
+        deadline = 2 * float(summary.config.get("deadline_s", config.RunConfig.deadline_s))
+        yield Step(f"--deadline_s={deadline:g}", "if it was only slow; else its log says where it hangs")
+    if "out_of_memory" in first:
+        yield Step(f"--batch_size={max(1, first['out_of_memory'].cell.batch_size // 2)}", "what ran out of memory")
+    if "crash" in first:
+        cell = first["crash"].cell
+        yield Step(f"--framework={cell.framework} --compiler={cell.compiler}", "only what crashed; its log is named above")
+
+
+def _undecided(summary: results.Summary) -> Iterator[Step]:
+    pairs = data.lead_pairs(summary)
+    open_ones = [p for p in pairs if p.verdict is not None and p.verdict.kind == "inconclusive"]
+    launches = int(summary.config.get("launches", 0))
+    if 0 < launches < 3 and open_ones and open_ones[0].how == "launches":
+        yield Step("--launches=3", "the least that shows how launches differ")
+    elif open_ones:
+        yield from _more(summary, open_ones)
+    elif 0 < launches < LAUNCHES_TO_DEFEND and pairs:
+        yield Step(f"--launches={LAUNCHES_TO_DEFEND}", "narrower intervals, a verdict worth defending")
+
+
+def _more(summary: results.Summary, open_ones: list[results.Comparison]) -> Iterator[Step]:
+    called = data.names(summary.cells)
+    which = ", ".join(dict.fromkeys(called[p.a.comparison] for p in open_ones))
+    by_unit: dict[str, list[int]] = {}
+    for pair in open_ones:
+        if pair.verdict is not None and pair.verdict.launches_needed is not None:
+            by_unit.setdefault(pair.verdict.unit, []).append(pair.verdict.launches_needed)
+    needed = max(by_unit.get("launches", [0]))
+    if 0 < needed <= MAX_LAUNCHES:
+        yield Step(f"--launches={needed}", f"would decide what is inconclusive ({which})")
+    elif pairs := by_unit.get("block pairs"):
+        have = min(p.verdict.estimate.n for p in open_ones if p.verdict is not None)
+        cell_s = float(summary.config.get("cell_s", 1.0)) * math.ceil(max(pairs) / max(1, have))
+        yield Step(f"--cell_s={cell_s:g}", f"would decide what is inconclusive ({which})")
+    else:
+        margin = float(summary.config.get("margin", config.RunConfig.margin))
+        yield Step(f"--margin={2 * margin:g}", f"if so much does not matter: {which} is too close to call")
+
+
+def _eager(summary: results.Summary) -> Iterator[Step]:
+    measured = {r.cell.compiler for r in summary.cells}
+    if summary.cells and "eager" not in measured:
+        yield Step(f"--compiler=eager,{','.join(data.arms(summary, True))}", "the bars: how much is the compiler's part")
+
+
+def _settings(summary: results.Summary) -> Iterator[Step]:
+    if summary.config.get("settings", "matched") == "matched":
+        yield Step("--settings=both", "what each framework's own defaults change (threads, precision, donation)")
+    elif summary.settings and not any(":" in changed.label for changed in summary.settings):
+        yield Step("--settings=both --itemise", "which of the settings it is")
+
+
+def _size(summary: results.Summary) -> Iterator[Step]:
+    if summary.config.get("preset") in data.NOT_TRANSFERABLE:
+        yield Step("--preset=small", "steps long enough for a ratio that carries over")
+
+
+def _others(summary: results.Summary) -> Iterator[Step]:
+    if len(data.frameworks(summary)) == 1:
+        yield Step("python -m xlacompare.doctor", "which other frameworks work here, for --framework=A,B")

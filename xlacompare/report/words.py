@@ -1,0 +1,94 @@
+"""Numbers as text, where more is needed than `core.units` gives: common decimals, signs, bars of characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from xlacompare.core import statistics, units
+
+MS = 1e-3
+BAR_WIDTH = 12
+
+
+def decimals(values: Iterable[float]) -> int:
+    """Decimals that give the largest finite value three significant digits."""
+    largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
+    return 2 if largest == 0 else min(9, max(0, 2 - math.floor(math.log10(largest))))
+
+
+def signed_ms(estimate: statistics.Estimate, places: int) -> str:
+    """A difference in milliseconds with so many decimals, such as "+5.12 [+4.90, +5.34]"."""
+    ends = (estimate.mean, estimate.low, estimate.high)
+    mean, low, high = (f"{value / MS:+.{places}f}" for value in ends)
+    return f"{mean} [{low}, {high}]"
+
+
+def duration(estimate: statistics.Estimate | None) -> str:
+    """A time with its interval, called wide where it is."""
+    if estimate is None:
+        return "-"
+    text = units.format_duration_interval(estimate.mean, estimate.low, estimate.high)
+    return f"{text} wide" if is_wide(estimate) else text
+
+
+def is_wide(estimate: statistics.Estimate) -> bool:
+    """Whether the ends of a time's interval differ by more than the factor `units.WIDE`, or it has no end."""
+    return not 0 < estimate.low <= estimate.high < math.inf or estimate.high / estimate.low > units.WIDE
+
+
+def includes_zero(estimate: statistics.Estimate) -> bool:
+    """Whether the interval of a difference leaves its sign open."""
+    return estimate.low <= 0 <= estimate.high
+
+
+def seconds(value: float | None) -> str:
+    """Seconds without their unit, for a column that names it."""
+    return "-" if value is None else units.significant(value)
+
+
+def milliseconds(value: float | None) -> str:
+    """Milliseconds without their unit, for a column that names it."""
+    return "-" if value is None else units.significant(value / MS)
+
+
+def share(value: float | None) -> str:
+    """Such as "93%"; whole percents, because a share of time is not known better."""
+    return "-" if value is None else f"{value:.0%}"
+
+
+def giga(value: float | None) -> str:
+    """A rate in 10^9 per second without its unit."""
+    return "-" if value is None else units.significant(value / 1e9)
+
+
+def size(value: float | None) -> str:
+    """Bytes, or a dash."""
+    return "-" if value is None else units.format_bytes(value)
+
+
+def gain(value: float | None) -> str:
+    """A bar's "gain if fixed"; more than all of the step cannot be gained alone, and is not printed as if it could."""
+    if value is None:
+        return ""
+    return f"gain {value:.0%}" if value <= 1 else "gain >100%"
+
+
+def bar(value: float, largest: float, width: int = BAR_WIDTH) -> str:
+    """A bar of plus signs (slower) or minus signs (faster), `width` of them for the largest; one at least."""
+    if largest <= 0 or value == 0 or not math.isfinite(value):
+        return ""
+    length = max(1, round(abs(value) / largest * width))
+    return ("+" if value > 0 else "-") * length
+
+
+def number_of(count: int, word: str) -> str:
+    """Such as "1 launch", "3 launches"."""
+    plural = word + ("es" if word.endswith(("ch", "s")) else "s")
+    return f"{count} {word if count == 1 else plural}"
+
+
+def cut(text: str, length: int) -> str:
+    """One line of at most `length` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= length else line[: length - 4].rstrip() + " ..."

@@ -32,7 +32,7 @@ from absl import flags
 from xlacompare import command, workloads
 from xlacompare.core import cell as cells
 from xlacompare.core import comparisons, config, plan, power, record, results, samples
-from xlacompare.launch import campaign, grid, planted, pool, session
+from xlacompare.launch import campaign, grid, planted, pool, preparation, session
 
 STUDY = flags.DEFINE_enum(
     "study", "one_process", ["one_process", "between"], "Inside one process, or between launches."
@@ -64,7 +64,7 @@ def measure(
     """One run of the procedure: launches, records, verdict."""
     empty = grid.Grid(pair, ())
     made = campaign.Campaign(run, empty, folder, record.Writer(folder), campaign.Progress(), str(run.seed))
-    made.inputs[pair[0].comparison] = campaign.prepare(pair[0], run, folder / "inputs")
+    made.inputs[pair[0].comparison] = preparation.prepare(pair[0], run, folder / "inputs")
     for launch in range(launches):
         with pool.Pool(run, folder, folder.parent / "cache", f"launch{launch}") as workers:
             one = session.Session(run, workers, pair, made.inputs[pair[0].comparison], launch)

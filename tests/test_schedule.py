@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from xlacompare.core import schedule
 
 
 def followers(rows: list[tuple[int, ...]]) -> collections.Counter[tuple[int, int]]:
-    return collections.Counter(pair for row in rows for pair in zip(row, row[1:]))
+    return collections.Counter(pair for row in rows for pair in itertools.pairwise(row))
 
 
 @pytest.mark.parametrize("k", [2, 3, 4, 5, 6, 7, 8])
@@ -54,7 +55,7 @@ def test_orders_are_balanced_over_full_squares(k: int) -> None:
     for position in range(k):
         counts = collections.Counter(row[position] for row in rows)
         assert set(counts.values()) == {rounds // k}
-    found = collections.Counter(pair for row in rows for pair in zip(row, row[1:]))
+    found = collections.Counter(pair for row in rows for pair in itertools.pairwise(row))
     assert len(set(found.values())) <= 1
 
 

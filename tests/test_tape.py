@@ -250,6 +250,19 @@ def test_scatter_rounds_after_every_addition():
     assert tape_kernels.scatter_rows(table, ids, rows, lambda value: value)[0, 0] == 264
 
 
+def test_the_gradient_of_a_bias_is_summed_in_its_own_dtype():
+    """Weighted such that the sum is 256 + 8, of which bfloat16 keeps 256 when it adds row by row."""
+    weights = np.array([[256.0]] + [[1.0]] * 8)
+    for precision, expected in (("float32", 264), ("bfloat16", 256)):
+        recorder = tape.Tape(precision)
+        bias = recorder.parameter(np.zeros(1))
+        zeros = recorder.narrow(recorder.constant(np.zeros((9, 1))))
+        product = recorder.multiply(recorder.add(zeros, recorder.narrow(bias)), recorder.constant(weights))
+        total = recorder.matmul(recorder.constant(np.ones((1, 9))), product)
+        recorder.backward(recorder.reshape(total, ()))
+        assert bias.gradient == expected
+
+
 def test_flops_are_counted():
     recorder = tape.Tape()
     x, kernel = recorder.parameter(normal(2, 3, 4)), recorder.parameter(normal(4, 5))

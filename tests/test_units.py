@@ -64,8 +64,8 @@ def test_significant(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.00142, "1.42 ms"), (1.5, "1.50 s"), (0.9996, "1.00 s"), (3.21e-6, "3.21 us"), (5e-10, "0.500 ns"), (0, "0.00 s"),
-     (-0.0142, "-14.2 ms")],
+    [(0.00142, "1.42 ms"), (1.5, "1.50 s"), (0.9996, "1.00 s"), (3.21e-6, "3.21 us"), (5e-10, "0.500 ns"),
+     (0, "0.00 s"), (-0.0142, "-14.2 ms")],
 )  # fmt: skip
 def test_format_duration(seconds: float, text: str) -> None:
     assert units.format_duration(seconds) == text

@@ -1,1 +1,1 @@
-"""Framework-free core: measurement, statistics, records, the gate. Imports only the standard library, NumPy and SciPy."""
+"""Framework-free core: measurement, statistics, records, the gate. Needs the standard library, NumPy and SciPy only."""

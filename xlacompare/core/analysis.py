@@ -18,7 +18,7 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
     chosen = plan.Plan.from_dict(first["plan"]["plan"]) if first["plan"] else plan.fixed(1)
     found = samples.collect(records)
     arm = headline_arm(found.values())
-    between = comparisons.framework_pairs(found, chosen)
+    primary, others = split_pairs(found, chosen)
     within = comparisons.arm_pairs(found)
     return results.Summary(
         config=first["run"].get("config", {}),
@@ -29,11 +29,9 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
         times=first["end"].get("times", {}),
         cells=[cell_results.cell_result(entry, found) for entry in found.values()],
         headline_arm=arm,
-        pairs=comparisons.with_holm(between, arm),
+        pairs=comparisons.with_holm(primary, arm) + others,
         arms=within,
-        gaps=[
-            gap for pair in between if pair.a.compiler == arm and (gap := comparisons.gap_of(pair, found)) is not None
-        ],
+        gaps=comparisons.gaps(primary, arm, found),
         settings=comparisons.changed_settings(found),
         shares=shares(records),
         problems=list(problems),
@@ -41,18 +39,37 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
 
 
 def headline_arm(entries: Iterable[samples.CellSamples]) -> str:
-    """The arm that the headline compares: `compiled` where it was measured, else the first."""
-    present = [entry.cell.compiler for entry in entries if entry.cell.label == "matched"]
+    """The arm that the headline compares: `compiled` where a framework has it, else the first."""
+    present = [entry.cell.compiler for entry in entries if entry.status != "unsupported"]
     return "compiled" if "compiled" in present or not present else present[0]
+
+
+def split_pairs(
+    found: Mapping[str, samples.CellSamples], chosen: plan.Plan
+) -> tuple[list[results.Comparison], list[results.Comparison]]:
+    """Pairs of frameworks in the headline's settings (matched ones where they were measured), and all the others.
+
+    The others are no part of the primary family: other settings are the settings bar's business.
+    """
+    labels = [entry.cell.label for entry in found.values() if entry.status != "unsupported"]
+    label = "matched" if "matched" in labels or not labels else labels[0]
+    every = comparisons.framework_pairs(found, chosen)
+    return [pair for pair in every if pair.a.label == label], [pair for pair in every if pair.a.label != label]
 
 
 def shares(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Where the time of the launches went, one comparison in one launch counted once."""
-    walls, starts = {}, {}
+    walls: dict[tuple[int, str], dict[str, float]] = {}
+    starts: dict[tuple[int, str], float] = {}  # workers start side by side: the slowest one counts
+    known = set()
     for r in records:
         if r["kind"] == "cell" and r.get("wall"):
-            walls[r["launch"], r["comparison"]] = r["wall"]
-            starts[r["start"].get("pid")] = r["start"].get("import_s", 0.0) + r["start"].get("start_s", 0.0)
+            key, worker = (r["launch"], r["comparison"]), (r["launch"], r["start"].get("pid"))
+            walls[key] = r["wall"]
+            if worker not in known:
+                known.add(worker)
+                seconds = r["start"].get("import_s", 0.0) + r["start"].get("start_s", 0.0)
+                starts[key] = max(starts.get(key, 0.0), seconds)
     total = {key: sum(wall[key] for wall in walls.values()) for key in ("wall_s", "build_s", "measure_s", "timed_s")}
     if not total["measure_s"]:
         return {}
@@ -68,12 +85,8 @@ def settled(records: Sequence[Mapping[str, Any]], chosen: plan.Plan, launches: i
     """At a planned look: whether every headline pair has its verdict, or its interval is narrow enough."""
     found = samples.collect(records)
     arm = headline_arm(found.values())
-    pairs_now = [
-        pair.verdict
-        for pair in comparisons.with_holm(comparisons.framework_pairs(found, chosen), arm)
-        if pair.a.compiler == arm
-    ]
-    judged = [v for v in pairs_now if v is not None]
+    now = comparisons.with_holm(split_pairs(found, chosen)[0], arm)
+    judged = [pair.verdict for pair in now if pair.a.compiler == arm and pair.verdict is not None]
     return all(plan.should_stop(chosen, launches, v.estimate, v.decided).stop for v in judged)
 
 
@@ -90,6 +103,8 @@ def detectable(chosen: plan.Plan) -> dict[str, Any]:
 def plan_sentence(chosen: plan.Plan) -> str:
     """The plan and what it can show, in a sentence."""
     found = detectable(chosen)
+    if not math.isfinite(found["effect"]):
+        return "plan: one launch, which tells nothing of differences between frameworks (--launches=3 does)"
     looks = ", ".join(map(str, chosen.looks))
     return (
         f"plan: a look after {looks} launches; detectable between frameworks with 80% power: "

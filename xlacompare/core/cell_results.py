@@ -67,7 +67,7 @@ def pipelining(launches: Sequence[samples.LaunchSamples]) -> statistics.Estimate
 
 
 def bound(entry: samples.CellSamples, dispatch_share: float) -> str:
-    """What limits the step. Where a framework runs operations inside the call ("synchronous"), dispatch tells nothing."""
+    """What limits the step. "synchronous": the call does the work itself, its dispatch time tells nothing."""
     described = entry.records[-1]["environment"].get("framework", {})
     if not described.get("asynchronous", True):
         return "synchronous"
@@ -121,9 +121,8 @@ def disk_note(entry: samples.CellSamples) -> str:
 
 def phases(entry: samples.CellSamples) -> dict[str, float | None]:
     """Trace, lower and compile seconds of the cold build."""
-    cold: Mapping[str, float | None] = next(
-        (r["compile"] for r in entry.records if r["launch"] == 0 and r["compile"].get("build_s")), {}
-    )
+    builds = (record["compile"] for record in entry.records if record["launch"] == 0)
+    cold: Mapping[str, float | None] = next((build for build in builds if build.get("build_s")), {})
     return {name: cold.get(name) for name in ("trace_s", "lower_s", "compile_s")}
 
 

@@ -90,11 +90,19 @@ def with_holm(between: Sequence[results.Comparison], arm: str) -> list[results.C
     return made
 
 
+def gaps(
+    between: Sequence[results.Comparison], arm: str, found: Mapping[str, samples.CellSamples]
+) -> list[results.Gap]:
+    """The gaps of the headline pairs that can be split."""
+    split = [gap_of(pair, found) for pair in between if pair.a.compiler == arm]
+    return [gap for gap in split if gap is not None]
+
+
 def gap_of(pair: results.Comparison, found: Mapping[str, samples.CellSamples]) -> results.Gap | None:
     """T_a - T_b split by the compiler effect of each side, where both eager arms were measured.
 
-    T_a(c) - T_b(c) = [T_a(eager) - T_b(eager)] - [T_a(eager) - T_a(c)] + [T_b(eager) - T_b(c)], launch by launch, so that
-    the bars add up exactly.
+    T_a(c) - T_b(c) = [T_a(eager) - T_b(eager)] - [T_a(eager) - T_a(c)] + [T_b(eager) - T_b(c)], launch by launch: the
+    bars add up exactly.
     """
     if pair.difference is None:
         return None

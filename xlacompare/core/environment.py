@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping
 import xlacompare
 
 PREFIXES = (
-    "XLA_", "JAX_", "TORCH", "PJRT_", "NCCL_", "GLOO_", "OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "LIBTPU_", "TPU_",
-    "CUDA_", "NPROC", "TF_CPP", "MALLOC_", "LD_PRELOAD", "SLURM_", "XLACOMPARE_", "FLAX_", "CPU_NUM_DEVICES", "DNNL_", "ONEDNN_",
-)  # fmt: skip
+    *("XLA_", "JAX_", "FLAX_", "TORCH", "PJRT_", "LIBTPU_", "TPU_", "CUDA_", "NCCL_", "GLOO_", "TF_CPP", "XLACOMPARE_"),
+    *("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "DNNL_", "ONEDNN_", "NPROC", "CPU_NUM_DEVICES", "MALLOC_"),
+    *("LD_PRELOAD", "SLURM_"),
+)
 
 
 def relevant_variables(variables: Mapping[str, str | None]) -> dict[str, str]:

@@ -21,9 +21,10 @@ Pair = tuple[ArrayLike, ArrayLike]
 
 # Below this many pairs a lag-1 correlation cannot be estimated and is taken as 0.
 MIN_FOR_CORRELATION = 8
-# Less correlation than this is not believed. Simulated false rates at nominal 5% (30 to 160 pairs, true correlation
-# -0.3 to 0.5, with and without spikes): 3.3-6.2% with this floor; 0.5-6.1% and up to 40% wider intervals with a floor
-# of 0; 4.5-6.5% with none. Batch means gave up to 11-20%; cosine (EWC) variances 4-6%, but intervals 10-40% wider.
+# Less correlation than this is not believed. Simulated false rates at nominal 5% (30 to 160 pairs, with and without
+# spikes): 3.4-6.1% for true correlations of -0.1 to 0.5, 1.2-1.8% at -0.3. A floor of 0 gave 2.4-6.1% and 8% wider
+# intervals at 0; a floor of -0.3 gave 3.3-6.2% down to -0.3, but more on the heavy tails of real pairs. Batch means
+# gave up to 11-20%; cosine (EWC) variances 4-6%, but 10-40% wider intervals.
 MIN_CORRELATION, MAX_CORRELATION = -0.1, 0.95
 
 

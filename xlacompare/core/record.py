@@ -46,7 +46,7 @@ class Writer:
         self.path = folder / FILE_NAME
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = open(self.path, "ab", buffering=0)
+            self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
             self._start_on_a_new_line()
         except OSError as error:
             raise errors.BadInputError(

@@ -62,8 +62,15 @@ class CellSamples:
 
     @property
     def reason(self) -> str:
-        """One line for a failed cell."""
+        """One line for a cell without a time."""
+        if self.status == "ok" and not self.launches and self.num_compiled:
+            return "something was compiled during every block, so that none is a sample"
         return next((record["reason"] for record in self.records if record["status"] != "ok"), "")
+
+    @property
+    def num_compiled(self) -> int:
+        """Blocks of all launches during which something was compiled."""
+        return sum(count > 0 for record in self.records for count in record["blocks"].get("compiles", ()))
 
     @property
     def timed(self) -> bool:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import pathlib
 import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from xlacompare import frameworks, workloads
-from xlacompare.core import analysis, config, environment, machine, plan, record
+from xlacompare import frameworks
+from xlacompare.core import analysis, config, errors, machine, plan, record
 from xlacompare.core import cell as cells
-from xlacompare.launch import grid, pool, process, session
-from xlacompare.workloads import archive, oracle
-
-DTYPE_POLICY = "float32 parameters; bfloat16: compute in bfloat16, norms, softmax and loss in float32"
+from xlacompare.launch import grid, pool, preparation, process, session
 
 
 class Progress:
@@ -47,7 +41,7 @@ class Campaign:
     progress: Progress
     run_id: str
     failed: dict[cells.Cell, str] = dataclasses.field(default_factory=dict)
-    inputs: dict[str, session.Inputs] = dataclasses.field(default_factory=dict)
+    inputs: dict[str, preparation.Inputs] = dataclasses.field(default_factory=dict)
     exact: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
     times: dict[str, float] = dataclasses.field(default_factory=dict)
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
@@ -82,7 +76,7 @@ class Campaign:
         folder = self.folder / "inputs"
         for name, members in self.cells.comparisons().items():
             self.progress.say(f"inputs and float64 reference of {name}")
-            self.inputs[name] = prepare(members[0], self.run, folder)
+            self.inputs[name] = preparation.prepare(members[0], self.run, folder)
 
     def _gate(self) -> None:
         """The float64 gate, once per framework and workload; frameworks side by side, nothing is timed here."""
@@ -216,64 +210,16 @@ class Campaign:
                 "start": {k: v for k, v in outcome.started.items() if k != "describe"},
                 "wall": wall,
                 "facts": inputs.facts if inputs else {},
-                "blocks": columns(outcome.blocks),
-                "environment": self._environment(cell, outcome),
+                "blocks": preparation.columns(outcome.blocks),
+                "environment": preparation.environment_of(cell, self.run, outcome.started, inputs),
             },
         )
-
-    def _environment(self, cell: cells.Cell, outcome: session.Outcome) -> dict[str, Any]:
-        described = outcome.started.get("describe", {})
-        here = machine.describe()
-        inputs = self.inputs.get(cell.comparison)
-        variables = {**os.environ, **grid.worker_environment(cell, self.run, None)}
-        return {
-            "checked": {
-                "machine": f"{here['host']}, {here['cpu']}, {here['cores_online']} cores",
-                "platform": self.run.platform,
-                "num_cores": self.run.num_cores,
-                "data_sha256": inputs.sha256 if inputs else None,
-                "dtype_policy": DTYPE_POLICY,
-                "source_revision": environment.source_revision(),
-                "threads": described.get("threads"),
-                "matmul_precision": frameworks.build_settings(cell.framework, dict(cell.changed)).get(
-                    "matmul_precision"
-                ),
-            },
-            "framework": described,
-            "versions": environment.versions(frameworks.entry(cell.framework).distributions + ("numpy", "scipy")),
-            "variables": environment.relevant_variables(variables),
-            "load_average": here["load_average"],
-        }
 
 
 def _gate_arm(cell: cells.Cell) -> str:
     """The float64 gate's own step runs op by op where the framework has that arm."""
     arms = frameworks.arms(cell.framework).ARMS
     return "eager" if "eager" in arms else next(iter(arms))
-
-
-def columns(blocks: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Blocks as columns: one list per field, which is what a reader of a million records wants."""
-    return {key: [block[key] for block in blocks] for key in (blocks[0] if blocks else ())}
-
-
-def prepare(cell: cells.Cell, run: config.RunConfig, folder: pathlib.Path) -> session.Inputs:
-    """Makes a comparison's parameters, batches and reference, and writes them for the workers."""
-    workload = workloads.load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
-    folder.mkdir(parents=True, exist_ok=True)
-    made = archive.build(workload, run.seed, run.gate_steps)
-    name = cell.comparison.replace("/", "-")
-    files = folder / f"{name}.npz", folder / f"{name}-reference.npz"
-    sha256 = archive.save(files[0], made)
-    reference = oracle.references(workload, made.parameters, made.buffers, made.batches, cell.dtype, run.gate_steps)
-    oracle.save(files[1], reference)
-    facts = {
-        "flops_per_step": workload.flops_per_step(),
-        "bytes_per_step": workload.bytes_per_step(cell.dtype),
-        "parameter_count": sum(int(np.prod(spec.shape)) for spec in workload.parameters()),
-        "synthetic": workload.synthetic,
-    }
-    return session.Inputs(files[0], files[1], sha256, facts)
 
 
 def execute(
@@ -297,7 +243,7 @@ def execute(
         raise
     finally:
         made.times["total"] = time.perf_counter() - begin
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(errors.RecordError):
             made.append("end", {"ending": ending, "times": made.times})
         writer.close()
     return made

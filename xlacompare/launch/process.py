@@ -127,9 +127,8 @@ class Worker:
         oom = code == -signal.SIGKILL and _oom_kills() > self._oom_kills
         tail = last_line(self.log)
         if oom or "MemoryError" in tail or "RESOURCE_EXHAUSTED" in tail or "OutOfMemoryError" in tail:
-            return WorkerError(
-                "out_of_memory", f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}", False
-            )
+            reason = f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}"
+            return WorkerError("out_of_memory", reason, False)
         return WorkerError("crash", f"the worker {_ended(code)}: {tail or 'no output'}; log: {self.log}", False)
 
     def kill(self) -> None:

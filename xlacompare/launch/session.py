@@ -1,14 +1,13 @@
 """One comparison in one launch: build its cells, then visit the workers in balanced order, block by block.
 
 A visit to a worker runs its arms forwards and backwards (A B B A, A B C C B A): two pairs per visit whose slow drift
-cancels. The order of workers and of arms is balanced over visits (`schedule`). A visit during which others used more than
-10% of the cores is run again; both are kept, and the first is marked.
+cancels. The order of workers and of arms is balanced over visits (`schedule`). A visit during which others used more
+than 10% of the cores is run again; both are kept, and the first is marked.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import pathlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from xlacompare.core import cell as cells
 from xlacompare.core import config, foreign, machine, schedule
 from xlacompare.launch import pool as pools
-from xlacompare.launch import process
+from xlacompare.launch import preparation, process
 
 MIN_VISITS, MAX_VISITS = 6, 60
 STEPWISE_VISITS = 3
@@ -38,16 +37,6 @@ class Outcome:
 
 
 @dataclasses.dataclass
-class Inputs:
-    """Files that the parent made for a comparison, and their check sums."""
-
-    archive: pathlib.Path
-    reference: pathlib.Path
-    sha256: str
-    facts: dict[str, Any]
-
-
-@dataclasses.dataclass
 class Wall:
     """Where the wall time of a comparison in a launch went, in seconds."""
 
@@ -60,13 +49,19 @@ class Session:
     """Measures one comparison in one launch."""
 
     def __init__(
-        self, run: config.RunConfig, pool: pools.Pool, members: Sequence[cells.Cell], inputs: Inputs, launch: int
+        self,
+        run: config.RunConfig,
+        pool: pools.Pool,
+        members: Sequence[cells.Cell],
+        inputs: preparation.Inputs,
+        launch: int,
     ) -> None:
         self.run, self.pool, self.inputs, self.launch = run, pool, inputs, launch
         self.members = list(members)
         self.outcomes = {cell: Outcome() for cell in members}
         self.partial: list[tuple[cells.Cell, list[dict[str, Any]]]] = []
         self.wall = Wall()
+        self.least_wait: dict[pools.Key, float] = {}
 
     def measure(self) -> None:
         """Builds and times all cells; every cell has its outcome afterwards.
@@ -194,14 +189,23 @@ class Session:
                 return None
             taken += [(cell, block) for block in answer]
         use = foreign.foreign_cpu(before, foreign.snapshot(watched, [worker.pid]))
-        disturbed = bool(use.share is not None and use.share > MAX_FOREIGN_SHARE)
+        disturbed = self._disturbed(sequence[0][0], use)
         for position, (cell, block) in enumerate(taken):
             self.wall.timed_s += block["total_s"]
-            marks = {"visit": visit, "position": position, "series": series, "disturbed": disturbed}
-            self.outcomes[cell].blocks.append(
-                {**block, **marks, "foreign_share": use.share, "wait_share": use.wait_share}
-            )
+            block |= {"visit": visit, "position": position, "series": series, "disturbed": disturbed}
+            self.outcomes[cell].blocks.append({**block, "foreign_share": use.share, "wait_share": use.wait_share})
         return disturbed
+
+    def _disturbed(self, cell: cells.Cell, use: foreign.ForeignCpu) -> bool:
+        """Did others take more than 10% of our time?
+
+        The waiting time of our own threads is exact, but counts threads of a worker that wait for each other as well:
+        the least share so far is taken off. Ticks (10 ms) see what the waiting time cannot, in long visits.
+        """
+        wait = use.wait_share or 0.0
+        key = self.pool.key(cell)
+        self.least_wait[key] = min(wait, self.least_wait.get(key, wait))
+        return max(wait - self.least_wait[key], use.share or 0.0) > MAX_FOREIGN_SHARE
 
     def _finish(self) -> None:
         for cell in self._live():

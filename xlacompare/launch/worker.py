@@ -66,17 +66,9 @@ class Session:
         """The float64 gate of one workload."""
         workload = _workload(cells.Cell.from_dict(request["cell"]))
         inputs = archive.load(pathlib.Path(request["archive"]))
-        reference = oracle.load(pathlib.Path(request["reference"]))
-        result = gate.exact_gate(
-            self.loaded,
-            workload,
-            inputs.parameters,
-            inputs.buffers,
-            inputs.batches,
-            reference.oracle,
-            request["arm"],
-            request["steps"],
-        )
+        exact = oracle.load(pathlib.Path(request["reference"])).oracle
+        made = (inputs.parameters, inputs.buffers, inputs.batches)
+        result = gate.exact_gate(self.loaded, workload, *made, exact, request["arm"], request["steps"])
         return result.to_dict()
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:

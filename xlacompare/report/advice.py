@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from xlacompare.core import config, results
+from xlacompare.core import config, plan, results
 from xlacompare.report import data
 
 PROGRAM = "python -m xlacompare.run"
@@ -50,12 +50,11 @@ def _is_float(value: Any) -> bool:
 
 def next_steps(summary: results.Summary, expert: bool) -> list[Step]:
     """Suggestions, the most urgent first."""
-    makers = (_finish, _failed, _undecided, _eager, _settings, _size, _others)
-    found = [step for maker in makers for step in maker(summary)]
+    urgent = [step for maker in (_finish, _failed, _undecided) for step in maker(summary)]
     hidden = data.hidden_arms(summary, expert)
     if hidden:
-        found.append(Step("--expert", f"{', '.join(hidden)}: measured, not shown without it"))
-    return found
+        urgent.append(Step("--expert", f"{', '.join(hidden)}: measured, not shown without it"))
+    return urgent + [step for maker in (_eager, _settings, _size, _others) for step in maker(summary)]
 
 
 def _finish(summary: results.Summary) -> Iterator[Step]:
@@ -76,15 +75,17 @@ def _failed(summary: results.Summary) -> Iterator[Step]:
         yield Step(f"--batch_size={max(1, first['out_of_memory'].cell.batch_size // 2)}", "what ran out of memory")
     if "crash" in first:
         cell = first["crash"].cell
-        yield Step(f"--framework={cell.framework} --compiler={cell.compiler}", "only what crashed; its log is named above")
+        yield Step(
+            f"--framework={cell.framework} --compiler={cell.compiler}", "only what crashed; its log is named above"
+        )
 
 
 def _undecided(summary: results.Summary) -> Iterator[Step]:
     pairs = data.lead_pairs(summary)
     open_ones = [p for p in pairs if p.verdict is not None and p.verdict.kind == "inconclusive"]
     launches = int(summary.config.get("launches", 0))
-    if 0 < launches < 3 and open_ones and open_ones[0].how == "launches":
-        yield Step("--launches=3", "the least that shows how launches differ")
+    if 0 < launches < plan.MIN_LAUNCHES and open_ones and open_ones[0].how == "launches":
+        yield Step(f"--launches={plan.MIN_LAUNCHES}", "the least that shows how launches differ")
     elif open_ones:
         yield from _more(summary, open_ones)
     elif 0 < launches < LAUNCHES_TO_DEFEND and pairs:
@@ -99,6 +100,8 @@ def _more(summary: results.Summary, open_ones: list[results.Comparison]) -> Iter
         if pair.verdict is not None and pair.verdict.launches_needed is not None:
             by_unit.setdefault(pair.verdict.unit, []).append(pair.verdict.launches_needed)
     needed = max(by_unit.get("launches", [0]))
+    if not by_unit and any(p.verdict is not None and p.verdict.p_value <= plan.OVERALL_ALPHA for p in open_ones):
+        needed = max(LAUNCHES_TO_DEFEND, 2 * data.launches(summary))  # lost in its family only
     if 0 < needed <= MAX_LAUNCHES:
         yield Step(f"--launches={needed}", f"would decide what is inconclusive ({which})")
     elif pairs := by_unit.get("block pairs"):
@@ -113,12 +116,14 @@ def _more(summary: results.Summary, open_ones: list[results.Comparison]) -> Iter
 def _eager(summary: results.Summary) -> Iterator[Step]:
     measured = {r.cell.compiler for r in summary.cells}
     if summary.cells and "eager" not in measured:
-        yield Step(f"--compiler=eager,{','.join(data.arms(summary, True))}", "the bars: how much is the compiler's part")
+        yield Step(
+            f"--compiler=eager,{','.join(data.arms(summary, True))}", "the bars: how much is the compiler's part"
+        )
 
 
 def _settings(summary: results.Summary) -> Iterator[Step]:
     if summary.config.get("settings", "matched") == "matched":
-        yield Step("--settings=both", "what each framework's own defaults change (threads, precision, donation)")
+        yield Step("--settings=both", "what each framework's own defaults change")
     elif summary.settings and not any(":" in changed.label for changed in summary.settings):
         yield Step("--settings=both --itemise", "which of the settings it is")
 

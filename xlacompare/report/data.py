@@ -12,7 +12,7 @@ from xlacompare.core import results, statistics, units, verdict
 EXPERT_ARMS = ("nofusion", "opt0")
 # Presets whose steps are so short that their ratios say little about real work.
 NOT_TRANSFERABLE = ("tiny",)
-# Ways a cell ends that stop a run's other cells from being believed less, and those that need a look at the log.
+# Ways a cell ends that need a look at its log.
 LOST = ("crash", "hang", "out_of_memory")
 MAX_GAPS_FIRST = 3
 
@@ -25,13 +25,37 @@ class Headline:
 
     Attributes:
       kind: The verdict's kind, or "problem".
-      text: The sentence.
+      sentence: What is said.
+      notes: What takes from its weight, e.g. "not transferable".
       comparison: The comparison that it is the verdict of.
     """
 
     kind: str
-    text: str
+    sentence: str
+    notes: tuple[str, ...]
     comparison: results.Comparison
+
+    def text(self, said: Iterable[str] = ()) -> str:
+        """The sentence with its notes, but for those that are said already."""
+        return "; ".join([self.sentence, *(note for note in self.notes if note not in said)])
+
+
+def ordered(summary: results.Summary) -> results.Summary:
+    """The same in the order of the flags: records have cells without a time first."""
+    flags = [list(summary.config.get(key, ())) for key in ("workloads", "dtypes", "frameworks", "compilers")]
+
+    def place(cell: cells.Cell) -> tuple[int, ...]:
+        values = (cell.workload, cell.dtype, cell.framework, cell.compiler)
+        return tuple(flag.index(value) if value in flag else len(flag) for flag, value in zip(flags, values))
+
+    return dataclasses.replace(
+        summary,
+        cells=sorted(summary.cells, key=lambda result: place(result.cell)),
+        pairs=sorted(summary.pairs, key=lambda pair: place(pair.a)[:2]),
+        arms=sorted(summary.arms, key=lambda pair: (place(pair.a), place(pair.b))),
+        gaps=sorted(summary.gaps, key=lambda gap: place(gap.a)[:2]),
+        settings=sorted(summary.settings, key=lambda changed: (place(changed.effect.a), changed.label)),
+    )
 
 
 def names(found: Iterable[results.CellResult]) -> dict[str, str]:
@@ -109,13 +133,30 @@ def headline(pair: results.Comparison, summary: results.Summary) -> Headline:
     if between and pair.a.compiler != summary.headline_arm:
         name_a, name_b = side(pair.a), side(pair.b)
     if pair.verdict is None:
-        return Headline("problem", f"{prefix}: {name_a} and {name_b}: no ratio: {pair.problem}", pair)
+        why = no_ratio(pair, summary)
+        return Headline("problem", f"{prefix}: {name_a} and {name_b} on {platform(summary)}: {why}", (), pair)
     judged = pair.verdict
     if not between:  # "compiled 3.1x faster than eager" reads better than the other way round
         judged = dataclasses.replace(judged, estimate=judged.estimate.inverse())
         name_a, name_b = name_b, name_a
     text = verdict.sentence(judged, name_a, name_b, platform(summary))
-    return Headline(judged.kind, "; ".join([f"{prefix}: {text}", *reservations(pair, summary)]), pair)
+    return Headline(judged.kind, f"{prefix}: {text}", tuple(reservations(pair, summary)), pair)
+
+
+def no_ratio(pair: results.Comparison, summary: results.Summary) -> str:
+    """Why a pair has no ratio; the whole reason of a cell without a time stands with that cell."""
+    lacking = [r for r in summary.cells if r.cell in (pair.a, pair.b) and r.step is None]
+    if not lacking:
+        return f"no ratio: {pair.problem}"
+    said = ", ".join(f"{side(r.cell)} {'has no sample' if r.status == 'ok' else r.status}" for r in lacking)
+    gate = "; gate failed" if any(r.status == "mismatch" for r in lacking) else ""
+    return f"no time: {said}{gate}, see below"
+
+
+def common_notes(found: Iterable[Headline]) -> list[str]:
+    """Notes that all sentences have: said once, above them."""
+    notes = [headline.notes for headline in found if headline.kind != "problem"]
+    return [note for note in notes[0] if all(note in others for others in notes)] if notes else []
 
 
 def reservations(pair: results.Comparison, summary: results.Summary) -> list[str]:
@@ -125,7 +166,7 @@ def reservations(pair: results.Comparison, summary: results.Summary) -> list[str
     if any(result.facts.get("synthetic") for result in members):
         found.append("synthetic inputs")
     if pair.a.label != "matched":
-        found.append("not the same settings")
+        found.append(f"settings {pair.a.label}: not the same work")
     found += [f"clock of {side(r.cell)} not trusted" for r in members if r.fence_ok is False]
     return found
 
@@ -181,30 +222,39 @@ def break_even(summary: results.Summary, result: results.CellResult) -> str:
         return "-"
     if pair.verdict.kind != "difference":
         return "unclear"
-    if pair.verdict.estimate.mean <= 0:
+    if pair.verdict.estimate.mean <= 0:  # of eager over the arm
         return "never"
     steps = result.break_even_step
     return "-" if steps is None else "at once" if steps < 1 else units.significant(steps)
 
 
 def grouped_failures(found: Sequence[results.CellResult]) -> list[tuple[str, str, str]]:
-    """Cells without a time as (cell and comparisons, status, reason), one entry for what has the same reason."""
+    """Cells without a time as (which, status, reason), one entry for what has the same reason."""
     called = names(found)
-    groups: dict[tuple[str, str, str], list[str]] = {}
+    groups: dict[tuple[str, str, str], tuple[dict[str, None], dict[str, None]]] = {}
     for result in found:
         if result.step is None:
-            key = (side(result.cell), result.status, result.reason)
-            groups.setdefault(key, []).append(called[result.cell.comparison])
-    return [(f"{who} ({', '.join(where)})", status, reason) for (who, status, reason), where in groups.items()]
+            status = "no sample" if result.status == "ok" else result.status
+            which = groups.setdefault((result.cell.framework, status, result.reason), ({}, {}))
+            which[0][result.cell.compiler] = which[1][called[result.cell.comparison]] = None
+    return [
+        (f"{framework} {', '.join(named)} ({', '.join(where)})", status, reason)
+        for (framework, status, reason), (named, where) in groups.items()
+    ]
 
 
 def disk_notes(found: Sequence[results.CellResult]) -> list[tuple[str, str]]:
     """(cells, why no build came from the disk), one entry for each reason."""
-    groups: dict[str, dict[str, None]] = {}
+    groups: dict[str, dict[str, dict[str, None]]] = {}
     for result in found:
         if result.step is not None and result.disk_note:
-            groups.setdefault(result.disk_note, {})[side(result.cell)] = None
-    return [(", ".join(cells_of), note) for note, cells_of in groups.items()]
+            of_note = groups.setdefault(result.disk_note, {})
+            of_note.setdefault(result.cell.framework, {})[result.cell.compiler] = None
+    return [(_who(of_note), note) for note, of_note in groups.items()]
+
+
+def _who(arms_of: dict[str, dict[str, None]]) -> str:
+    return ", ".join(f"{framework} ({', '.join(named)})" for framework, named in arms_of.items())
 
 
 def launches(summary: results.Summary) -> int:

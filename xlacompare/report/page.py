@@ -66,11 +66,21 @@ class Page:
         for part in wrapped or [""]:
             self._console.print(rich.text.Text(part, style=style), soft_wrap=True)
 
+    def verbatim(self, text: str, style: str = "") -> None:
+        """A line whose columns are laid out already; what does not fit is wrapped."""
+        if len(text) <= self.width:
+            self._console.print(rich.text.Text(text, style=style), soft_wrap=True)
+        else:
+            self.line(text.strip(), style, indent=len(text) - len(text.lstrip()))
+
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
         """A table without rules; the first `left` columns are texts, the others are aligned to the right."""
-        table = rich.table.Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        cells = [list(columns), *map(list, rows)]
+        natural = INDENT + sum(max(len(row[i]) for row in cells) + 2 for i in range(len(columns))) - 2
+        padding = 1 if natural > self.width else 2
+        table = rich.table.Table(box=None, pad_edge=False, padding=(0, padding, 0, 0), header_style="dim")
         for i, name in enumerate(columns):
             table.add_column(name, justify="left" if i < left else "right", overflow="fold", vertical="bottom")
-        for row in rows:
+        for row in cells[1:]:
             table.add_row(*(rich.text.Text(value) for value in row))
         self._console.print(rich.padding.Padding(table, (0, 0, 0, INDENT)))

@@ -11,10 +11,18 @@ MS = 1e-3
 BAR_WIDTH = 12
 
 
-def decimals(values: Iterable[float]) -> int:
-    """Decimals that give the largest finite value three significant digits."""
+def decimals(values: Iterable[float], digits: int = 3) -> int:
+    """Decimals that give the largest finite value so many significant digits; values as they are printed."""
     largest = max((abs(value) for value in values if math.isfinite(value)), default=0.0)
-    return 2 if largest == 0 else min(9, max(0, 2 - math.floor(math.log10(largest))))
+    return 2 if largest == 0 else min(9, max(0, digits - 1 - math.floor(math.log10(float(f"{largest:.2e}")))))
+
+
+def places_ms(total: float, terms: Iterable[float] = ()) -> int:
+    """Decimals for a sum and its terms, in seconds, that are printed as milliseconds and are seen to add up.
+
+    Three significant digits of the sum, but no more than five of the largest term.
+    """
+    return min(decimals([total / MS]), decimals([value / MS for value in (total, *terms)], 5))
 
 
 def signed_ms(estimate: statistics.Estimate, places: int) -> str:
@@ -24,12 +32,13 @@ def signed_ms(estimate: statistics.Estimate, places: int) -> str:
     return f"{mean} [{low}, {high}]"
 
 
-def duration(estimate: statistics.Estimate | None) -> str:
-    """A time with its interval, called wide where it is."""
+def step_ms(estimate: statistics.Estimate | None) -> str:
+    """A time with its interval in milliseconds, called wide where it is."""
     if estimate is None:
         return "-"
-    text = units.format_duration_interval(estimate.mean, estimate.low, estimate.high)
-    return f"{text} wide" if is_wide(estimate) else text
+    places = decimals([estimate.mean / MS])
+    mean, low, high = (f"{value / MS:.{places}f}" for value in (estimate.mean, estimate.low, estimate.high))
+    return f"{mean} [{low}, {high}]{' wide' if is_wide(estimate) else ''}"
 
 
 def is_wide(estimate: statistics.Estimate) -> bool:
@@ -57,6 +66,13 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
+def bound(name: str | None, dispatch: float | None) -> str:
+    """What limits a step and the share of it that dispatch takes; no share where dispatch is the work itself."""
+    if name is None:
+        return "-"
+    return "sync" if name == "synchronous" else f"{name} {share(dispatch)}"
+
+
 def giga(value: float | None) -> str:
     """A rate in 10^9 per second without its unit."""
     return "-" if value is None else units.significant(value / 1e9)
@@ -67,8 +83,10 @@ def size(value: float | None) -> str:
     return "-" if value is None else units.format_bytes(value)
 
 
-def gain(value: float | None) -> str:
+def gain(value: float | None, seconds: statistics.Estimate) -> str:
     """A bar's "gain if fixed"; more than all of the step cannot be gained alone, and is not printed as if it could."""
+    if includes_zero(seconds):
+        return "unclear"
     if value is None:
         return ""
     return f"gain {value:.0%}" if value <= 1 else "gain >100%"

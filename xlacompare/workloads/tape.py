@@ -85,17 +85,22 @@ class Tape:
 
     def add(self, a: tape_node.Node, b: tape_node.Node) -> tape_node.Node:
         """Sum, with broadcasting."""
-        return self._record(
-            (a, b), a.value + b.value, lambda g: (tape_node.unbroadcast(g, a.shape), tape_node.unbroadcast(g, b.shape))
-        )
+
+        def backward(g: np.ndarray) -> Sequence[np.ndarray | None]:
+            return (
+                tape_node.unbroadcast(g, a.shape, a.narrow) if a.needs_gradient else None,
+                tape_node.unbroadcast(g, b.shape, b.narrow) if b.needs_gradient else None,
+            )
+
+        return self._record((a, b), a.value + b.value, backward)
 
     def multiply(self, a: tape_node.Node, b: tape_node.Node) -> tape_node.Node:
         """Product, with broadcasting."""
 
         def backward(g: np.ndarray) -> Sequence[np.ndarray | None]:
             return (
-                tape_node.unbroadcast(g * b.value, a.shape) if a.needs_gradient else None,
-                tape_node.unbroadcast(g * a.value, b.shape) if b.needs_gradient else None,
+                tape_node.unbroadcast(g * b.value, a.shape, a.narrow) if a.needs_gradient else None,
+                tape_node.unbroadcast(g * a.value, b.shape, b.narrow) if b.needs_gradient else None,
             )
 
         return self._record((a, b), a.value * b.value, backward)

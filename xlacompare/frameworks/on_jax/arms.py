@@ -86,6 +86,9 @@ def environment(platform: str, num_threads: int) -> dict[str, str | None]:
         "JAX_PLATFORMS": {"gpu": "cuda"}.get(platform, platform),
         "NPROC": str(num_threads),
         "OMP_NUM_THREADS": str(num_threads),
+        "OMP_WAIT_POLICY": "PASSIVE",
+        # Workers stay alive beside each other: none may reserve the GPU's memory for itself.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
         # Without these two, programs that compile in less than a second never reach the disk cache.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "0",

@@ -63,7 +63,8 @@ class Network:
         Raises:
           MismatchError: The model's tensors are not those of the workload.
         """
-        self.graph, parameters, buffers = nnx.split(models.abstract(workload, precision), nnx.Param, nnx.BatchStat)
+        parts: Any = nnx.split(models.abstract(workload, precision), nnx.Param, nnx.BatchStat)
+        self._graph, parameters, buffers = parts
         self.parameter_names = tuple(tensor.name for tensor in workload.parameters())
         self.buffer_names = tuple(tensor.name for tensor in workload.buffers())
         self._parameters = _Tree(parameters, self.parameter_names)
@@ -73,7 +74,7 @@ class Network:
         self, parameters: Leaves, buffers: Leaves, batch: models.Batch, tap: models.Tap = models.no_tap
     ) -> tuple[jax.Array, Leaves]:
         """Mean cross entropy over all labels, and the updated buffers."""
-        model = nnx.merge(self.graph, self._parameters.state(parameters), self._buffers.state(buffers))
+        model = nnx.merge(self._graph, self._parameters.state(parameters), self._buffers.state(buffers))
         logits = model(batch, tap)
         logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
         loss = optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
@@ -160,27 +161,26 @@ def op_by_op(step: StepFunction, scope: Scope) -> Program:
     """No jit around the step: Python dispatches every primitive; each compiles at its first use, in the first step."""
     counts = counters.install()
     times = interface.CompileTimes(
-        0.0, 0.0, 0.0, 0, 0, note="no program of the step: sums over the one-op programs that the steps so far needed"
+        note="no program of the step: sums over the one-op programs that the steps so far needed"
     )
+    total = counters.Counts()
 
     def call(state: State, batch: models.Batch) -> tuple[State, jax.Array]:
-        before = counts.requests
-        start = counts.snapshot()
+        nonlocal total
+        before = counts.snapshot()
         with scope():
             result = step(state, batch)
-        if counts.requests != before:
-            _add(times, counts.snapshot() - start)
+        if counts.requests != before.requests:
+            total += counts.snapshot() - before
+            _fill(times, total)
         return result
 
     return Program(call, times)
 
 
-def _add(times: interface.CompileTimes, spent: counters.Counts) -> None:
-    times.trace_s += spent.trace_s
-    times.lower_s += spent.lower_s
-    times.compile_s += spent.compile_s
-    times.disk_cache_hits += spent.disk_hits
-    times.disk_cache_misses += spent.disk_misses
+def _fill(times: interface.CompileTimes, spent: counters.Counts) -> None:
+    times.trace_s, times.lower_s, times.compile_s = spent.trace_s, spent.lower_s, spent.compile_s
+    times.disk_cache_hits, times.disk_cache_misses = spent.disk_hits, spent.disk_misses
 
 
 def build(arm: str, step: StepFunction, state: State, batch: models.Batch, donate: bool, scope: Scope) -> Program:

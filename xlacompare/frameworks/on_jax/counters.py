@@ -54,10 +54,10 @@ class Counters:
         self._events = {_DISK_HIT: 0, _DISK_MISS: 0}
         self.requests = 0
 
-    def on_duration(self, event: str, duration_s: float, **_: object) -> None:
+    def on_duration(self, event: str, duration_secs: float, **_: object) -> None:
         """Listener of duration events."""
         if event in self._seconds:
-            self._seconds[event] += duration_s
+            self._seconds[event] += duration_secs
             self.requests += event == _BACKEND_COMPILE
 
     def on_event(self, event: str, **_: object) -> None:

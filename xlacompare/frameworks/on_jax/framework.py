@@ -24,10 +24,12 @@ def _host(array: np.ndarray, precision: layers.Precision) -> np.ndarray:
 def _place(tree: Any) -> Any:
     """Copies host arrays to the device.
 
-    Without may_alias=False the CPU client borrows NumPy's memory where it happens to be aligned: the step would run on
-    memory of another kind from launch to launch, and donation would copy.
+    The CPU client borrows NumPy's memory where it happens to be aligned to 64 bytes, even with may_alias=False (jax
+    0.10.2): the step would run on memory of another kind from launch to launch, and donation would copy. The second
+    device_put, from device to device, does copy, and compiles nothing.
     """
-    return jax.block_until_ready(jax.device_put(tree, jax.devices()[0], may_alias=False))
+    device = jax.devices()[0]
+    return jax.block_until_ready(jax.device_put(jax.device_put(tree, device), device, may_alias=False))
 
 
 def _numpy(names: tuple[str, ...], leaves: compiler.Leaves) -> spec.Arrays:
@@ -46,12 +48,13 @@ class Step:
         batches: list[models.Batch],
     ) -> None:
         """`make_state` places the initial state: with donation each copy on the device dies with the next step."""
-        self.program = program
+        self.program: Any = program
         self.compile_times = program.times
-        self._call = program.call
+        self._call: Any = program.call
         self._network = network
         self._scope = scope
-        self._make_state = make_state
+        self._make_state: Any = make_state
+        self._state: Any = None
         self._batches = batches
         self._loss: jax.Array | None = None
         self.reset()
@@ -110,10 +113,10 @@ class Adapter:
             "device_count": jax.device_count(),
             "runtime": getattr(self._device.client, "platform_version", ""),
             "threads": int(os.environ.get("NPROC") or len(os.sched_getaffinity(0))),
-            "matmul_precision": str(jax.config.jax_default_matmul_precision or "default"),
-            "x64": bool(jax.config.jax_enable_x64),
+            "matmul_precision": str(jax.config.values["jax_default_matmul_precision"] or "default"),
+            "x64": bool(jax.config.values["jax_enable_x64"]),
             "xla_flags": os.environ.get("XLA_FLAGS", ""),
-            "compile_cache": jax.config.jax_compilation_cache_dir or "",
+            "compile_cache": jax.config.values["jax_compilation_cache_dir"] or "",
         }
 
     def evaluate(

@@ -234,7 +234,7 @@ class Transformer(nnx.Module):
         return logits
 
 
-MODELS: dict[str, type[nnx.Module]] = {"mlp": Mlp, "convnet": Convnet, "transformer": Transformer}
+MODELS: dict[str, Callable[..., nnx.Module]] = {"mlp": Mlp, "convnet": Convnet, "transformer": Transformer}
 
 # workload -> operation -> why it is not the stock one; goes into `Evaluation.exceptions`.
 COMPOSED: dict[str, dict[str, str]] = {

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.optim import adamw, sgd
 
 from xlacompare.core import errors
 from xlacompare.workloads import spec
@@ -46,3 +47,56 @@ def make(
             **options,
         )
     raise errors.UnsupportedError(f"torch has no optimizer {optimizer.name!r}; known: adamw, sgd")
+
+
+def initial_state(optimizer: spec.OptimizerSpec, parameters: Tensors) -> State:
+    """Zeros as the state of `update`; the step counts are tensors, so that they are data and never cause a recompile.
+
+    A count has its parameter's dtype: b2 ** count in float32 would leave 1e-5 in a float64 bias correction.
+    """
+    if optimizer.name == "sgd":
+        return {"momentum": [torch.zeros_like(p) for p in parameters]}
+    return {
+        "first": [torch.zeros_like(p) for p in parameters],
+        "second": [torch.zeros_like(p) for p in parameters],
+        "steps": [torch.zeros((), dtype=p.dtype, device=p.device) for p in parameters],
+    }
+
+
+def update(optimizer: spec.OptimizerSpec, parameters: Tensors, gradients: Tensors, state: State, foreach: bool) -> None:
+    """One update in place through torch.optim's functional form, the code that `make`'s optimizers run.
+
+    Only for tracing by torch.compile: there the bias corrections of AdamW come from the count tensors.
+    """
+    if optimizer.name == "sgd":
+        sgd.sgd(
+            parameters,
+            gradients,
+            state["momentum"],
+            foreach=foreach,
+            weight_decay=optimizer.weight_decay,
+            momentum=optimizer.momentum,
+            lr=optimizer.learning_rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        return
+    adamw.adamw(
+        parameters,
+        gradients,
+        state["first"],
+        state["second"],
+        [],
+        state["steps"],
+        foreach=foreach,
+        # Multi-tensor AdamW takes tensors as counts only when capturable; under torch.compile it does so on the CPU too.
+        capturable=True,
+        amsgrad=False,
+        beta1=optimizer.b1,
+        beta2=optimizer.b2,
+        lr=optimizer.learning_rate,
+        weight_decay=optimizer.weight_decay,
+        eps=optimizer.eps,
+        maximize=False,
+    )

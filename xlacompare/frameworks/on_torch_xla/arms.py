@@ -31,16 +31,16 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
     "nofusion": interface.ArmSpec(
         name="nofusion",
-        definition="as compiled, in a process with XLA_FLAGS=--xla_disable_hlo_passes=fusion: every HLO operation is its "
-        "own kernel",
+        definition="as compiled, in a process with XLA_FLAGS=--xla_disable_hlo_passes=fusion: every HLO operation is "
+        "its own kernel",
         scope=_WHOLE_STEP,
         environment={"XLA_FLAGS": "--xla_disable_hlo_passes=fusion"},
         expert=True,
     ),
     "opt0": interface.ArmSpec(
         name="opt0",
-        definition="as compiled, in a process with XLA_FLAGS=--xla_backend_optimization_level=0: LLVM does not optimise "
-        "the kernels (on the CPU), HLO passes and fusions stay",
+        definition="as compiled, in a process with XLA_FLAGS=--xla_backend_optimization_level=0: LLVM does not "
+        "optimise the kernels (on the CPU), HLO passes and fusions stay",
         scope=_WHOLE_STEP,
         environment={"XLA_FLAGS": "--xla_backend_optimization_level=0"},
         expert=True,
@@ -73,6 +73,9 @@ SETTINGS: dict[str, interface.Setting] = {
         "serve operations that fall back to native torch",
     ),
 }
+
+# No variable switches torch_xla's disk cache on, and on the CPU it cannot read back what it wrote.
+CACHE_VARIABLES: tuple[str, ...] = ()
 
 _PJRT_DEVICES = {"cpu": "CPU", "tpu": "TPU"}
 

@@ -17,7 +17,9 @@ from torch_xla.core import xla_model
 
 from xlacompare.core import errors
 from xlacompare.frameworks.on_torch import models as torch_models
-from xlacompare.frameworks.on_torch_xla import arms, counters
+from xlacompare.frameworks.on_torch import optimizers as torch_optimizers
+from xlacompare.frameworks.on_torch_xla import arms, counters, models, optimizers
+from xlacompare.workloads import spec
 
 Launch = Callable[[torch_models.Batch], torch.Tensor]
 
@@ -30,11 +32,13 @@ class Training:
       model: Its parameters and buffers are updated in place.
       parameters: The model's parameters.
       optimizer: With all its state made.
+      spec: What the optimizer was made from.
     """
 
     model: nn.Module
     parameters: list[nn.Parameter]
     optimizer: torch.optim.Optimizer
+    spec: spec.OptimizerSpec
 
     def forward(self, batch: torch_models.Batch) -> tuple[torch.Tensor, torch_models.Statistics]:
         """Mean loss and batch statistics."""
@@ -89,21 +93,34 @@ def openxla(training: Training) -> Launch:
 
     The gradient of the loss is given: made by `backward` itself it is a lazy tensor, for which the backend launches a
     fourth program and waits in the middle of every step (counter `DynamoSyncInputExecuteTime`; 0.7 of 11 ms, torch_xla
-    2.9.0). The optimizer breaks the graph once by itself (torch.optim's `_use_grad`), hence no fullgraph there.
+    2.9.0). The update is torch.optim's functional form over the same state: `Optimizer.step` breaks the graph by itself.
     """
+    models.widen_causal_masks(training.model)
     forward = torch.compile(training.forward, backend="openxla", fullgraph=True, dynamic=False)
-    update = torch.compile(training.update, backend="openxla", dynamic=False)
+    update = torch.compile(_functional_update(training), backend="openxla", fullgraph=True, dynamic=False)
     parameter = training.parameters[0]
     seed = torch.ones((), dtype=parameter.dtype).to(parameter.device)
 
     def launch(batch: torch_models.Batch) -> torch.Tensor:
         loss, statistics = forward(batch)
         loss.backward(seed)
-        update(statistics)
+        update([parameter.grad for parameter in training.parameters], statistics)
         training.drop_gradients()
         return loss.detach()
 
     return launch
+
+
+def _functional_update(training: Training) -> Callable[[list[torch.Tensor], torch_models.Statistics], None]:
+    """`Training.update` as a function of the gradients, which Dynamo can capture whole."""
+    state = optimizers.functional_state(training.spec, training.optimizer, training.parameters)
+    parameters = [parameter.detach() for parameter in training.parameters]
+
+    def update(gradients: list[torch.Tensor], statistics: torch_models.Statistics) -> None:
+        torch_optimizers.update(training.spec, parameters, gradients, state, foreach=False)
+        torch_models.update_statistics(training.model, statistics)
+
+    return torch.no_grad()(update)
 
 
 BUILDERS: dict[str, Callable[[Training], Launch]] = {

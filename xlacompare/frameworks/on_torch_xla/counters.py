@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import torch
 import torch_xla
 from torch._dynamo import utils as dynamo_utils
 from torch_xla.debug import metrics
@@ -64,10 +63,5 @@ def snapshot() -> Snapshot:
 
 
 def set_eager(on: bool) -> None:
-    """Switches torch_xla's eager mode, for the whole process; without the import of `torch_xla.experimental`'s wrapper."""
+    """Switches torch_xla's eager mode for the whole process, as `torch_xla.experimental.eager_mode` does."""
     torch_xla._XLAC._set_use_eager_mode(on)
-
-
-def program_text(outputs: list[torch.Tensor]) -> str:
-    """HLO of pending lazy tensors, before XLA's optimisation."""
-    return torch_xla._XLAC._get_xla_tensors_hlo(outputs)

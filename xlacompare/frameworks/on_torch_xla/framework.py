@@ -19,8 +19,6 @@ from xlacompare.frameworks.on_torch import arrays
 from xlacompare.frameworks.on_torch_xla import arms, compiler, counters, models, optimizers
 from xlacompare.workloads import spec
 
-_FLAG_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "NPROC", "OMP_NUM_THREADS", "OMP_WAIT_POLICY", "PJRT_DEVICE")
-
 
 class Adapter:
     """Starts the runtime of the process; one device."""
@@ -38,7 +36,7 @@ class Adapter:
         compiler.fence()
 
     def describe(self) -> dict[str, Any]:
-        """Environment keys; `fallbacks` are the operations that ran in native torch on the CPU so far."""
+        """The environment keys; flags are those in force, torch_xla adds some of its own at import."""
         return {
             "torch": torch.__version__,
             "torch_xla": torch_xla.__version__,
@@ -50,8 +48,8 @@ class Adapter:
             "torch_threads": torch.get_num_threads(),
             "matmul_precision": backends.get_mat_mul_precision(),
             "parameter_aliasing": os.environ.get("XLA_ENABLE_PARAM_ALIASING", "1") != "0",
-            "flags": {name: os.environ[name] for name in _FLAG_VARIABLES if name in os.environ},
-            "fallbacks": counters.fallbacks(),
+            "xla_flags": os.environ.get("XLA_FLAGS", "").strip(),
+            "libtpu_flags": os.environ.get("LIBTPU_INIT_ARGS", "").strip(),
         }
 
     def compile_count(self) -> int:
@@ -71,7 +69,9 @@ class Adapter:
         model = models.make(workload, dtype)
         arrays.load(model, workload, parameters, buffers)
         model.to(self._device)
-        loss, activations, _ = arrays.forward_backward(model, _to_device(arrays.batch_to_torch(batch, dtype), self._device))
+        loss, activations, _ = arrays.forward_backward(
+            model, _to_device(arrays.batch_to_torch(batch, dtype), self._device)
+        )
         # Reading a gradient with .cpu() before this launches one graph per tensor: minutes.
         compiler.fence()
         return interface.Evaluation(
@@ -125,28 +125,36 @@ class Step:
         self._initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
         model.to(device)
         parameters = list(model.parameters())
-        self._training = compiler.Training(model, parameters, optimizers.make(workload.optimizer, parameters))
+        optimizer = optimizers.make(workload.optimizer, parameters)
+        self._training = compiler.Training(model, parameters, optimizer, workload.optimizer)
         self._launch = compiler.build(arm, self._training)
         self._batches = [_to_device(arrays.batch_to_torch(batch, dtype), device) for batch in batches]
         # State that is not yet on the device would be a constant of the first program, and make the second a new one.
         compiler.fence()
         self._loss = torch.zeros(())
-        self.compile_times = self._first_run(arm)
+        self.compile_times = self._first_run()
 
-    def _first_run(self, arm: str) -> interface.CompileTimes:
-        """Runs two steps, which leaves nothing to compile, and resets; `arm` decides what the seconds mean."""
+    def _first_run(self) -> interface.CompileTimes:
+        """Runs two steps, which leaves nothing to compile, and resets."""
         before = counters.snapshot()
-        start = time.perf_counter()
-        self.run(0)
-        dispatched = time.perf_counter()
-        self.synchronize()
+        cold_s = self._fenced_s(0)
         compiled = counters.snapshot() - before
-        cold_s = dispatched - start
-        start = time.perf_counter()
-        self.run(1)
-        warm_s = time.perf_counter() - start
+        fallen = (
+            counters.fallbacks()
+        )  # read between the two steps: Dynamo's bridge clears the counters while it compiles
+        warm_s = self._fenced_s(1)
+        times = _compile_times(compiled, cold_s, warm_s)
+        risen = [name for name, count in counters.fallbacks().items() if count > fallen.get(name, 0)]
+        if risen:
+            times.note += f"; operations fell back to native torch on the CPU: {', '.join(risen)}"
         self.reset()
-        return _compile_times(arm, compiled, cold_s, warm_s)
+        return times
+
+    def _fenced_s(self, index: int) -> float:
+        start = time.perf_counter()
+        self.run(index)
+        self.synchronize()
+        return time.perf_counter() - start
 
     def run(self, index: int) -> None:
         """Traces (or dispatches, or calls) one step and returns while it is running."""
@@ -185,11 +193,18 @@ class Step:
         del self._training, self._launch, self._batches, self._loss
 
 
-def _compile_times(arm: str, compiled: counters.Snapshot, cold_s: float, warm_s: float) -> interface.CompileTimes:
-    """Seconds of a first step: `cold_s` up to its return, of which torch_xla timed `compiled`; the next took `warm_s`."""
+def _compile_times(compiled: counters.Snapshot, cold_s: float, warm_s: float) -> interface.CompileTimes:
+    """Splits what a first step costs more than the second; torch_xla times compilations, but not in eager mode."""
     cache = "no disk cache: torch_xla 2.9 cannot read its own files back on the CPU (PersistentCacheDeserializeFailure)"
-    if arm == "eager":
-        note = f"first step minus second step ({compiled.programs} small programs, which torch_xla does not time); {cache}"
-        return interface.CompileTimes(compile_s=max(0.0, cold_s - warm_s), note=note)
-    note = f"{compiled.programs} programs; trace includes lowering; {cache}"
-    return interface.CompileTimes(trace_s=max(0.0, cold_s - compiled.compile_s), compile_s=compiled.compile_s, note=note)
+    extra_s = max(0.0, cold_s - warm_s)
+    if not compiled.compile_s:
+        note = (
+            f"{compiled.programs} programs, all found in memory"
+            if not compiled.programs
+            else (f"{compiled.programs} programs, timed as first step minus second step")
+        )
+        return interface.CompileTimes(compile_s=extra_s, note=f"{note}; {cache}")
+    note = f"{compiled.programs} programs; trace_s is the rest of the first step's extra time, with lowering; {cache}"
+    return interface.CompileTimes(
+        trace_s=max(0.0, extra_s - compiled.compile_s), compile_s=compiled.compile_s, note=note
+    )

@@ -49,3 +49,13 @@ def zero_state(made: torch.optim.Optimizer) -> None:
     for state in made.state.values():
         for tensor in state.values():
             tensor.copy_(torch.zeros(tensor.shape, dtype=tensor.dtype))
+
+
+def functional_state(
+    optimizer: spec.OptimizerSpec, made: torch.optim.Optimizer, parameters: list[torch.nn.Parameter]
+) -> optimizers.State:
+    """The very tensors of `made`'s state, as `on_torch.optimizers.update` takes them."""
+    keys = {"momentum": "momentum_buffer"}
+    if optimizer.name == "adamw":
+        keys = {"first": "exp_avg", "second": "exp_avg_sq", "steps": "step"}
+    return {name: [made.state[parameter][key] for parameter in parameters] for name, key in keys.items()}

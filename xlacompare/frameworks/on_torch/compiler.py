@@ -1,0 +1,158 @@
+"""One builder per arm: each makes a `Program`, a training step over the tensors of one model, updated in place."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import func, nn
+
+from xlacompare.core import errors
+from xlacompare.frameworks.on_torch import arms, counters, models, optimizers
+from xlacompare.workloads import spec
+
+Forward = Callable[[models.Batch], tuple[torch.Tensor, models.Statistics]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """A step and the way to empty the optimizer's state in place.
+
+    Attributes:
+      step: One training step on a batch; the mean loss, a scalar without history.
+      clear: Empties the optimizer's state.
+    """
+
+    step: Callable[[models.Batch], torch.Tensor]
+    clear: Callable[[], None]
+
+
+Builder = Callable[[nn.Module, spec.OptimizerSpec, dict[str, Any]], Program]
+
+
+def build(arm: str, model: nn.Module, optimizer: spec.OptimizerSpec, inductor_options: dict[str, Any]) -> Program:
+    """Builds the step of an arm; torch compiles it when it first runs.
+
+    Args:
+      inductor_options: Options of torch.compile for the arms that use Inductor.
+
+    Raises:
+      UnsupportedError: torch lacks this arm.
+    """
+    if arm not in _BUILDERS:
+        raise errors.UnsupportedError(f"torch has no arm {arm!r}: {arms.LACKS.get(arm, 'no such arm')}")
+    return _BUILDERS[arm](model, optimizer, inductor_options)
+
+
+def inductor_options(cpp_wrapper: bool) -> dict[str, Any]:
+    """Options of torch.compile(backend="inductor").
+
+    With `cpp_wrapper` the CPU kernels of a graph are compiled as one C++ file (one file each otherwise, 1.5 s of one core
+    apiece, 42 for the tiny convnet), and the host code is a file of its own at -O1.
+    """
+    if not cpp_wrapper:
+        return {}
+    return {
+        "cpp_wrapper": True,
+        "cpp_wrapper_build_separate": True,
+        # Precompiled headers lie in the user's temporary folder, not in TORCHINDUCTOR_CACHE_DIR, so that "cold" would
+        # depend on earlier runs; with two files to compile they do not pay.
+        "cpp_cache_precompile_headers": False,
+    }
+
+
+def _eager(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:
+    return _stepwise(model, model, optimizer)
+
+
+def _inductor_model(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:
+    def forward(batch: models.Batch) -> tuple[torch.Tensor, models.Statistics]:
+        return model(batch)
+
+    counters.load_inductor()
+    compiled = torch.compile(_own_code(forward), backend="inductor", fullgraph=True, dynamic=False, options=options)
+    return _stepwise(compiled, model, optimizer)
+
+
+def _stepwise(forward: Forward, model: nn.Module, optimizer: spec.OptimizerSpec) -> Program:
+    """Loss, backward and torch.optim as any user writes them, round a forward pass that may be compiled."""
+    updater = optimizers.make(optimizer, model.parameters())
+
+    def step(batch: models.Batch) -> torch.Tensor:
+        logits, statistics = forward(batch)
+        loss = models.loss_of(logits, batch["labels"])
+        loss.backward()
+        updater.step()
+        updater.zero_grad(set_to_none=True)
+        models.update_statistics(model, statistics)
+        return loss.detach()
+
+    return Program(step, updater.state.clear)
+
+
+def _captured(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:
+    # torch.optim's own default: one kernel per parameter on the CPU, multi-tensor kernels on CUDA.
+    foreach = next(model.parameters()).is_cuda
+    return _whole_step(model, optimizer, foreach, backend="aot_eager")
+
+
+def _compiled(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:
+    counters.load_inductor()
+    return _whole_step(model, optimizer, foreach=True, backend="inductor", options=options)
+
+
+def _whole_step(model: nn.Module, optimizer: spec.OptimizerSpec, foreach: bool, **compile_options: Any) -> Program:
+    """The whole step as one function for one torch.compile.
+
+    Dynamo cannot trace `loss.backward()` (2.9.1), but it traces `torch.func.grad_and_value`: the gradient is then part of
+    the one graph, and AOTAutograd sees an inference graph that updates its inputs.
+    """
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    state = optimizers.initial_state(optimizer, list(parameters.values()))
+
+    def step(parameters: dict[str, torch.Tensor], state: optimizers.State, batch: models.Batch) -> torch.Tensor:
+        def loss_and_statistics(values: dict[str, torch.Tensor]) -> tuple[torch.Tensor, models.Statistics]:
+            logits, statistics = func.functional_call(model, values, (batch,))
+            return models.loss_of(logits, batch["labels"]), statistics
+
+        gradients, (loss, statistics) = func.grad_and_value(loss_and_statistics, has_aux=True)(parameters)
+        optimizers.update(optimizer, list(parameters.values()), list(gradients.values()), state, foreach)
+        models.update_statistics(model, statistics)
+        return loss
+
+    compiled = torch.compile(_own_code(step), fullgraph=True, dynamic=False, **compile_options)
+
+    def clear() -> None:
+        for tensors in state.values():
+            for tensor in tensors:
+                tensor.zero_()
+
+    return Program(lambda batch: compiled(parameters, state, batch), clear)
+
+
+def _own_code(function: types.FunctionType) -> types.FunctionType:
+    """A copy of a function with a code object of its own.
+
+    Dynamo keeps its compiled versions by code object: two builds of one closure would share the list, each step would try
+    the guards of the other, and the eighth build would raise FailOnRecompileLimitHit.
+    """
+    copy = types.FunctionType(
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return copy
+
+
+_BUILDERS: dict[str, Builder] = {
+    "eager": _eager,
+    "captured": _captured,
+    "compiled": _compiled,
+    "inductor_model": _inductor_model,
+}

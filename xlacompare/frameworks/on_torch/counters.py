@@ -1,0 +1,102 @@
+"""What torch.compile says about itself: all private APIs of torch that the adapter uses, one function each.
+
+Tried with torch 2.9.1.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+import subprocess
+import time
+import types
+from typing import Any
+from unittest import mock
+
+from torch._dynamo import callback, utils
+
+
+@dataclasses.dataclass
+class _Compilations:
+    """Counts the compilations that Dynamo begins, of any function, backend and thread."""
+
+    count: int = 0
+    watching: bool = False
+
+    def began(self, args: Any) -> None:
+        self.count += 1
+
+
+_COMPILATIONS = _Compilations()
+
+
+def watch_compilations() -> None:
+    """Starts the count of `compile_count`; once per process, before the first compilation.
+
+    `torch._dynamo.callback` calls back when Dynamo begins to compile a frame, first time or again, whether or not the
+    disk cache has the result, and when a backward pass is compiled at run time.
+    """
+    if not _COMPILATIONS.watching:
+        callback.on_compile_start(_COMPILATIONS.began)
+        _COMPILATIONS.watching = True
+
+
+def compile_count() -> int:
+    """Compilations begun since `watch_compilations`, plus Inductor's cache misses (compilations past Dynamo)."""
+    return _COMPILATIONS.count + utils.counters["inductor"]["fxgraph_cache_miss"]
+
+
+def graph_counts() -> dict[str, int]:
+    """Graphs that Dynamo has compiled and graph breaks that it met, since the process began."""
+    return {
+        "graphs": utils.counters["stats"]["unique_graphs"],
+        "breaks": sum(utils.counters["graph_break"].values()),
+    }
+
+
+def cache_counts() -> tuple[int, int]:
+    """Hits and misses (or bypasses) of Inductor's disk cache, by its own counters, since the process began."""
+    inductor = utils.counters["inductor"]
+    return inductor["fxgraph_cache_hit"], inductor["fxgraph_cache_miss"] + inductor["fxgraph_cache_bypass"]
+
+
+def phase_seconds() -> dict[str, float]:
+    """Seconds that torch.compile has spent since the process began: trace (Dynamo), lower (AOTAutograd), compile (Inductor).
+
+    `compilation_time_metrics` nests: a compiled frame holds the call of the backend, which holds Inductor's compilation,
+    or the loading of an artefact that the disk cache had.
+    """
+
+    def total(key: str) -> float:
+        return sum(utils.compilation_time_metrics.get(key, ()))
+
+    frame, backend = total("_compile.compile_inner"), total("OutputGraph.call_user_compiler")
+    inductor = total("compile_fx_inner") + total("AOTAutogradCache.inductor_load")
+    return {"trace_s": frame - backend, "lower_s": backend - inductor, "compile_s": inductor}
+
+
+def load_inductor() -> float:
+    """Imports Inductor and lets it find the vector instructions of this machine; seconds that it took.
+
+    Done before the first compilation is timed, since neither belongs to a program (4 s of imports on one core).
+    """
+    start = time.perf_counter()
+    from torch._inductor import compile_fx, cpu_vec_isa  # noqa: F401  (slow import, only compiled arms need it)
+    from torch._inductor.codegen import cpp_wrapper_cpu  # noqa: F401
+
+    with mock.patch.object(cpu_vec_isa, "subprocess", types.SimpleNamespace(check_call=_load_library)):
+        cpu_vec_isa.pick_vec_isa()
+    return time.perf_counter() - start
+
+
+def _load_library(command: list[str], **options: Any) -> None:
+    """Stands in for the child processes in which Inductor tries out the libraries that it built for each instruction set.
+
+    Each child imports torch only to load a library that is a few instructions long (three times 3 s of one core, in every
+    process); here the library is loaded into this process, which has torch already.
+    """
+    path = re.search(r'LoadLibrary\("(.+)"\)', command[-1])
+    if path is None:
+        raise subprocess.CalledProcessError(1, command)
+    ctypes.CDLL(path.group(1))

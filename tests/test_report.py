@@ -9,7 +9,7 @@ import pytest
 
 from tests import report_samples as made
 from xlacompare.core import results
-from xlacompare.report import advice, data, page, render, text, words
+from xlacompare.report import advice, data, page, render, text
 
 RULE = "-" * page.WIDTH
 RUNS = made.RUNS
@@ -204,20 +204,28 @@ def test_costs_of_every_compiled_cell() -> None:
     assert "PersistentCacheDeserializeFailure" in shown(True)
 
 
-def test_break_even_needs_a_saving_that_is_a_difference() -> None:
-    summary = made.summary(**RUNS["single"])
-    cell = next(r for r in summary.cells if r.cell.compiler == "compiled")
-    assert data.break_even(summary, cell) == words.seconds(cell.break_even_step)
-    pair = summary.arms[0]
-    assert pair.verdict is not None
-
-    def after(**changes) -> str:
-        judged = dataclasses.replace(pair.verdict, **changes)
-        return data.break_even(dataclasses.replace(summary, arms=[dataclasses.replace(pair, verdict=judged)]), cell)
-
-    assert after(kind="inconclusive") == "unclear"
-    assert after(estimate=pair.verdict.estimate.inverse()) == "never"
-    assert data.break_even(dataclasses.replace(summary, arms=[]), cell) == "-"
+def test_the_table_of_a_workload() -> None:
+    found = section(shown(), "mlp:").splitlines()
+    assert found[0].startswith("mlp: tiny, float32, batch 128, sgd; 301,066 parameters; 0.240 GFLOP a step")
+    assert found[0].endswith("3 launches, 72 blocks")
+    assert found[1].split() == [
+        "cell",
+        "step",
+        "ms",
+        "median",
+        "bound",
+        "by",
+        "hidden",
+        "first",
+        "s",
+        "memory",
+        "GFLOP/s",
+    ]
+    assert len(found) == 8
+    assert re.fullmatch(
+        r"  torch_xla compiled +2\.\d\d \[2\.\d\d, \d\.\d\d\] +2\.\d\d +mixed 71% +0\.14\d +1\.32 +64\.0 MiB +8\d\.\d",
+        found[5],
+    )
 
 
 def test_expert_arms_and_percentiles_stay_off_the_first_screen() -> None:

@@ -45,6 +45,22 @@ def test_the_number_of_launches_that_would_decide() -> None:
     assert f"--launches={pair.verdict.launches_needed}" in steps(**options) or pair.verdict.launches_needed > 50
 
 
+def test_break_even_needs_a_saving_that_is_a_difference() -> None:
+    summary = made.summary(**RUNS["single"])
+    cell = next(r for r in summary.cells if r.cell.compiler == "compiled")
+    assert data.break_even(summary, cell) == words.seconds(cell.break_even_step)
+    pair = summary.arms[0]
+    assert pair.verdict is not None
+
+    def after(**changes) -> str:
+        judged = dataclasses.replace(pair.verdict, **changes)
+        return data.break_even(dataclasses.replace(summary, arms=[dataclasses.replace(pair, verdict=judged)]), cell)
+
+    assert after(kind="inconclusive") == "unclear"
+    assert after(estimate=pair.verdict.estimate.inverse()) == "never"
+    assert data.break_even(dataclasses.replace(summary, arms=[]), cell) == "-"
+
+
 def test_the_command_of_a_run() -> None:
     config = made.summary(workloads=("mlp",), compilers=("compiled",), margin=0.1, itemise=True, settings="both").config
     assert advice.command(config) == (
@@ -107,7 +123,11 @@ def test_csv_is_one_tidy_table() -> None:
     cell = kinds["cell"][0]
     assert (cell["framework"], cell["compiler"], cell["unit"], cell["status"]) == ("jax", "eager", "s", "ok")
     assert float(cell["low"]) < float(cell["value"]) < float(cell["high"])
-    assert kinds["pair"][0]["unit"] == "ratio"
+    pair = kinds["pair"][0]
+    assert pair["unit"] == "ratio"
+    verdict = summary.pairs[0].verdict
+    assert verdict is not None
+    assert [float(pair[key]) for key in ("value", "low", "high")] == pytest.approx(verdict.estimate.ratio())
     gap = float(kinds["gap"][0]["value"])
     assert sum(float(row["value"]) for row in kinds["bar"][:3]) == pytest.approx(gap)
 

@@ -16,6 +16,18 @@ from xlacompare.workloads import archive, oracle, spec
 
 STEPS = 4
 
+# (framework, arm) -> workloads whose gate takes seconds, where not all do: hundreds of programs of one operation each,
+# C++ compilers, kernels that are not optimised.
+QUICK: dict[tuple[str, str], tuple[str, ...]] = {
+    ("jax", "eager"): ("mlp",),
+    ("jax", "nofusion"): ("mlp", "transformer"),
+    ("jax", "opt0"): ("mlp", "transformer"),
+    ("torch", "compiled"): ("mlp",),
+    ("torch", "inductor_model"): ("mlp",),
+    ("torch_xla", "eager"): ("mlp",),
+    ("torch_xla", "openxla"): ("mlp", "transformer"),
+}
+
 # Workloads beyond the presets `tiny`: what only the big presets have, in a size that a test can pay for.
 VARIANTS: dict[str, Callable[[], spec.Workload]] = {
     "mlp": lambda: workloads.load_workload("mlp", "tiny"),
@@ -84,9 +96,20 @@ def build(
     return framework.build(workload, made.parameters, made.buffers, made.batches, dtype, arm, chosen)
 
 
+@functools.cache
+def shared_step(framework: interface.Framework, arm: str) -> interface.TrainStep:
+    """The float32 step of the mlp in an arm, built once per process (C++ compilers are slow); `reset` it first."""
+    return build(framework, "mlp", arm)
+
+
 def shared_arms(name: str) -> list[str]:
     """Arms that need no process of their own."""
     return [arm for arm, spec_ in frameworks.arms(name).ARMS.items() if not spec_.environment]
+
+
+def quick(name: str, arm: str) -> tuple[str, ...]:
+    """Variants whose gate an arm of a framework runs in seconds."""
+    return QUICK.get((name, arm), workloads.WORKLOADS)
 
 
 @functools.cache

@@ -133,5 +133,7 @@ FAULTS: dict[str, Fault] = {
     "batch-norm momentum 1 - m": Fault(
         "convnet of 2 stages", "buffer stem.bn.mean", "batch-norm momentum inverted", _config(bn_momentum=0.1)
     ),
-    "unbiased running variance": Fault("convnet of 2 stages", "buffer stem.bn.var", "running variance is the unbiased one"),
+    "unbiased running variance": Fault(
+        "convnet of 2 stages", "buffer stem.bn.var", "running variance is the unbiased one"
+    ),
 }

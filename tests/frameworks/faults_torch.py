@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch.nn import functional
 
 from xlacompare.frameworks.on_torch import models, optimizers
+
+_RIGHT_UPDATE = optimizers.update
 
 
 def _gelu_tanh(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +75,17 @@ class _EpsInsideAdamW(torch.optim.AdamW):
         p -= group["lr"] * (m / (v + group["eps"]).sqrt() + group["weight_decay"] * p)
 
 
+def _damped_update(spec: Any, parameters: Any, gradients: Any, state: Any, foreach: bool) -> None:
+    """The same for arms that trace the functional update: (1 - m) of the learning rate is (1 - m) of every velocity."""
+    slow = dataclasses.replace(spec, learning_rate=spec.learning_rate * (1 - spec.momentum))
+    _RIGHT_UPDATE(slow, parameters, gradients, state, foreach)
+
+
+def _velocity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizers, "make", _velocity_averages)
+    monkeypatch.setattr(optimizers, "update", _damped_update)
+
+
 def _optimizer(make: Callable[..., torch.optim.Optimizer]) -> Callable[[pytest.MonkeyPatch], None]:
     def patch(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(optimizers, "make", make)
@@ -91,15 +105,11 @@ def _velocity_averages(spec: Any, parameters: Iterable[torch.nn.Parameter], **op
 
 
 def _coupled_decay(spec: Any, parameters: Iterable[torch.nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-    return torch.optim.Adam(
-        parameters, spec.learning_rate, (spec.b1, spec.b2), spec.eps, spec.weight_decay, **options
-    )
+    return torch.optim.Adam(parameters, spec.learning_rate, (spec.b1, spec.b2), spec.eps, spec.weight_decay, **options)
 
 
 def _eps_inside(spec: Any, parameters: Iterable[torch.nn.Parameter], **options: Any) -> torch.optim.Optimizer:
-    return _EpsInsideAdamW(
-        parameters, spec.learning_rate, (spec.b1, spec.b2), spec.eps, spec.weight_decay, **options
-    )
+    return _EpsInsideAdamW(parameters, spec.learning_rate, (spec.b1, spec.b2), spec.eps, spec.weight_decay, **options)
 
 
 def _unbiased(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +129,7 @@ PATCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "GELU tanh": _gelu_tanh,
     "padding SAME": _padding_same,
     "summed loss": _summed_loss,
-    "velocity averages": _optimizer(_velocity_averages),
+    "velocity averages": _velocity,
     "coupled decay": _optimizer(_coupled_decay),
     "eps inside the root": _optimizer(_eps_inside),
     "unbiased running variance": _unbiased,

@@ -3,7 +3,6 @@
 A module has:
   GATE_ARM: arm whose step makes the update of the exact gate; a fast one to build.
   FENCE_ARM: arm whose fence is tried.
-  QUICK: arm -> variants of `cases` whose gate is quick enough; an arm that is not named gates the three workloads.
   compile_something(arm): compiles something that this process has not met, the way the arm compiles.
   false_fences(step): name -> the step with a fence that does not wait, on work that outlasts its dispatch.
   true_fence(step): the same step, if need be made asynchronous in the same way, with a fence that waits.

@@ -14,7 +14,6 @@ from xlacompare.frameworks.on_jax import compiler
 
 GATE_ARM = "compiled"
 FENCE_ARM = "compiled"
-QUICK: dict[str, tuple[str, ...]] = {"eager": ("mlp",), "nofusion": ("mlp", "transformer"), "opt0": ("mlp",)}
 
 _sizes = itertools.count(7001)
 

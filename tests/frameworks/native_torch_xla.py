@@ -14,7 +14,6 @@ from tests.frameworks import fences
 from xlacompare.frameworks.on_torch_xla import compiler, counters
 
 GATE_ARM = FENCE_ARM = "compiled"
-QUICK: dict[str, tuple[str, ...]] = {}
 
 _sizes = itertools.count(7001)
 

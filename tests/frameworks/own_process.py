@@ -1,4 +1,7 @@
-"""What an arm with an environment of its own is asked for, in one child: python -m tests.frameworks.own_process NAME ARM."""
+"""What an arm with an environment of its own is asked for, in one child.
+
+python -m tests.frameworks.own_process NAME ARM
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,9 @@ from xlacompare.frameworks import gate
 def main(name: str, arm: str) -> None:
     """Prints the gate of the arm and the compilations of three blocks, as one line of JSON."""
     framework = frameworks.load_framework(name)
-    step = cases.build(framework, "mlp of 32", arm)
-    workload, made = cases.inputs("mlp of 32")
-    reference = cases.reference("mlp of 32", "float32")
+    step = cases.shared_step(framework, arm)
+    workload, made = cases.inputs("mlp")
+    reference = cases.reference("mlp", "float32")
     result = gate.arm_gate(step, workload, made.parameters, made.buffers, reference, "float32", cases.STEPS)
     print(json.dumps({"gate": result.to_dict(), "compiles": recompiles.blocks(framework, step, arm)}))
 

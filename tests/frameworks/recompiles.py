@@ -26,6 +26,7 @@ class Disturbed:
 
 def blocks(framework: interface.Framework, step: interface.TrainStep, arm: str) -> dict[str, int]:
     """Compilations that a block says it had: untouched, with one planted, untouched again."""
+    step.reset()
     timing.warm_up(step, 0, framework.compile_count)
     plant = native.load(framework.name).compile_something
     disturbed = Disturbed(step, lambda: plant(arm))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.frameworks import cases, faults, native
+from xlacompare import frameworks
 from xlacompare.frameworks import gate
 
 
@@ -29,6 +30,21 @@ def test_a_fault_fails_at_the_expected_name(framework, name, monkeypatch):
     assert f"{result.first.kind} {result.first.name}" == fault.first, result.message()
     assert result.message().startswith(f"gate failed at {fault.first}: ")
     assert fault.cause in result.message().partition("likely: ")[2], result.message()
+
+
+@pytest.mark.parametrize(
+    ("framework_name", "arm"), [(name, arm) for name in frameworks.FRAMEWORKS for arm in cases.shared_arms(name)]
+)
+def test_the_gate_of_an_arm_sees_its_own_program(framework, arm, monkeypatch):
+    """The exact gate runs one arm; a mistake in the update of another one is found in the very step that is timed."""
+    faults.patches(framework.name)["velocity averages"](monkeypatch)
+    workload, made = cases.inputs("mlp of 32")
+    step = cases.build(framework, "mlp of 32", arm)
+    reference = cases.reference("mlp of 32", "float32")
+    result = gate.arm_gate(step, workload, made.parameters, made.buffers, reference, "float32", 3)
+    step.close()
+    assert f"{result.first.kind} {result.first.name}" == "update layer0.kernel", result.message()
+    assert "momentum sense" in result.message()
 
 
 def test_every_patch_is_of_a_fault(framework_name):

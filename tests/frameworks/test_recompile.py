@@ -19,9 +19,7 @@ EVERY_ARM = pytest.mark.parametrize(("framework_name", "arm"), arm_of_every_fram
 @EVERY_ARM
 def test_a_planted_recompile_is_noticed(framework, arm):
     if arm in cases.shared_arms(framework.name):
-        step = cases.build(framework, "mlp of 32", arm)
-        compiles = recompiles.blocks(framework, step, arm)
-        step.close()
+        compiles = recompiles.blocks(framework, cases.shared_step(framework, arm), arm)
     else:
         _, compiles = cases.in_own_process(framework.name, arm)
     assert compiles["planted"] > 0

@@ -17,7 +17,7 @@ BUILD_STATES = ("cold", "disk", "memory")
 def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamples]) -> results.CellResult:
     """One cell; without a time where it failed anywhere."""
     if not entry.timed:
-        return results.CellResult(entry.cell, entry.status, entry.reason)
+        return results.CellResult(entry.cell, entry.status, entry.reason, num_compiled=entry.num_compiled)
     launches = list(entry.launches.values())
     blocks = np.concatenate([launch.step_s for launch in launches])
     share = float(np.concatenate([launch.dispatch_s for launch in launches]).sum() / blocks.sum())
@@ -44,7 +44,8 @@ def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamp
         num_launches=len(launches),
         num_blocks=int(blocks.size),
         num_disturbed=sum(launch.num_disturbed for launch in launches),
-        num_compiled=sum(launch.num_compiled for launch in launches),
+        num_compiled=entry.num_compiled,
+        num_disturbed_used=sum(launch.num_disturbed_used for launch in launches),
         fence_ok=fence_ok(entry),
         facts=dict(facts),
     )

@@ -29,7 +29,9 @@ def compare_blocks(a: samples.CellSamples, b: samples.CellSamples) -> results.Co
     both = [pair for pair in both if pair[0].size > 1]
     if not both:
         return results.Comparison(a.cell, b.cell, "blocks", problem="no launch measured both arms")
-    judged = verdict.judge(pairs.pooled_pairs(both), plan.in_process(sum(pair[0].size for pair in both)))
+    found = pairs.pooled_pairs(both)
+    unit = "launches" if len(both) > 1 else "block pairs"  # what `pool` counts, and so what would decide
+    judged = verdict.judge(found, dataclasses.replace(plan.in_process(found.n), unit=unit))
     return results.Comparison(a.cell, b.cell, "blocks", judged, pairs.mean_effect(both))
 
 
@@ -44,9 +46,8 @@ def compare(a: samples.CellSamples, b: samples.CellSamples, chosen: plan.Plan) -
 def _no_time(entry: samples.CellSamples) -> str:
     if entry.timed:
         return ""
-    return f"{entry.cell.framework}/{entry.cell.compiler} has no time: {entry.status}" + (
-        f" ({entry.reason})" if entry.reason else ""
-    )
+    why = [text for text in (entry.status, entry.reason) if text not in ("ok", "")]
+    return f"{entry.cell.framework}/{entry.cell.compiler} has no time: {': '.join(why) or 'no samples'}"
 
 
 def _incomparable(a: samples.CellSamples, b: samples.CellSamples) -> str:
@@ -117,9 +118,9 @@ def gap_of(pair: results.Comparison, found: Mapping[str, samples.CellSamples]) -
     a, b, eager_a, eager_b = (np.array([entry.launches[n].mean_s for n in launches]) for entry in every)
     arm, name_a, name_b = pair.a.compiler, pair.a.framework, pair.b.framework
     terms = [
-        (f"op by op: {name_a} eager against {name_b} eager", eager_a - eager_b),
-        (f"less than that by the compiler of {name_a}: {arm} against eager", a - eager_a),
-        (f"more than that by the compiler of {name_b}: {arm} against eager", eager_b - b),
+        (f"op by op: {name_a} eager - {name_b} eager", eager_a - eager_b),
+        (f"compiler of {name_a}: {arm} - eager", a - eager_a),
+        (f"compiler of {name_b}: eager - {arm}", eager_b - b),
     ]
     mean_a = float(a.mean())
     bars = [_bar(name, values, mean_a) for name, values in terms]

@@ -28,6 +28,7 @@ class CellResult:
       break_even_step: Steps after which the compile time has paid for itself against the eager arm; None: never, or no
         eager arm.
       num_launches, num_blocks, num_disturbed, num_compiled: Counts.
+      num_disturbed_used: Disturbed blocks among `num_blocks`: launches that had too few others.
       fence_ok: Result of the fence self-test.
       facts: flops_per_step, bytes_per_step, parameter_count, synthetic.
     """
@@ -53,6 +54,7 @@ class CellResult:
     num_blocks: int = 0
     num_disturbed: int = 0
     num_compiled: int = 0
+    num_disturbed_used: int = 0
     fence_ok: bool | None = None
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 

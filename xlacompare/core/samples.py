@@ -29,7 +29,8 @@ class LaunchSamples:
       keys: (visit, half) of each block: what its neighbour in another arm has as well.
       dispatch_s: Seconds a step until dispatch returned, [blocks].
       stepwise: (seconds a step with a fence after every step, the same of its neighbour block), [pairs] each.
-      num_disturbed, num_compiled: Blocks that are no samples.
+      num_disturbed, num_compiled: Blocks that others disturbed, and during which something was compiled.
+      num_disturbed_used: Disturbed blocks that are samples all the same, because too few others are there.
     """
 
     process: int | None
@@ -39,6 +40,7 @@ class LaunchSamples:
     stepwise: tuple[Values, Values]
     num_disturbed: int
     num_compiled: int
+    num_disturbed_used: int = 0
 
     @property
     def mean_s(self) -> float:
@@ -113,6 +115,7 @@ def launch_samples(record: Mapping[str, Any]) -> LaunchSamples:
         stepwise=_stepwise(blocks, step_s, ~main & ~compiled),
         num_disturbed=int((main & disturbed).sum()),
         num_compiled=int(compiled.sum()),
+        num_disturbed_used=int((valid & disturbed).sum()),
     )
 
 

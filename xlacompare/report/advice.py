@@ -99,15 +99,16 @@ def _more(summary: results.Summary, open_ones: list[results.Comparison]) -> Iter
     for pair in open_ones:
         if pair.verdict is not None and pair.verdict.launches_needed is not None:
             by_unit.setdefault(pair.verdict.unit, []).append(pair.verdict.launches_needed)
-    needed = max(by_unit.get("launches", [0]))
+    needed, why = max(by_unit.get("launches", [0])), f"would decide what is inconclusive ({which})"
     if not by_unit and any(p.verdict is not None and p.verdict.p_value <= plan.OVERALL_ALPHA for p in open_ones):
-        needed = max(LAUNCHES_TO_DEFEND, 2 * data.launches(summary))  # lost in its family only
+        needed = max(LAUNCHES_TO_DEFEND, 2 * data.launches(summary))
+        why = f"for a difference that was lost in its family ({which})"
     if 0 < needed <= MAX_LAUNCHES:
-        yield Step(f"--launches={needed}", f"would decide what is inconclusive ({which})")
+        yield Step(f"--launches={needed}", why)
     elif pairs := by_unit.get("block pairs"):
         have = min(p.verdict.estimate.n for p in open_ones if p.verdict is not None)
         cell_s = float(summary.config.get("cell_s", 1.0)) * math.ceil(max(pairs) / max(1, have))
-        yield Step(f"--cell_s={cell_s:g}", f"would decide what is inconclusive ({which})")
+        yield Step(f"--cell_s={cell_s:g}", why)
     else:
         margin = float(summary.config.get("margin", config.RunConfig.margin))
         yield Step(f"--margin={2 * margin:g}", f"if so much does not matter: {which} is too close to call")

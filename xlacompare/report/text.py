@@ -58,8 +58,7 @@ def _headlines(page: pages.Page, summary: results.Summary) -> None:
     said = data.common_notes(found)
     page.heading("; ".join([_compared(summary, pairs), *said]))
     for headline in found:
-        limit = page.width - 2 if headline.kind == "problem" else 10_000
-        page.line(words.cut(headline.text(said), limit), STYLES[headline.kind])
+        page.line(words.cut(headline.text(said), MAX_REASON), STYLES[headline.kind])
     if not pairs:
         page.line("no pair to compare: " + _why_no_pair(summary))
     notes = _footnote(pairs)
@@ -90,7 +89,8 @@ def _footnote(pairs: list[results.Comparison]) -> str:
 
 def _bars(page: pages.Page, summary: results.Summary) -> None:
     gaps = data.lead_gaps(summary)
-    if not gaps and not data.lead_arms(summary) and not summary.settings:
+    effects = [*data.lead_arms(summary), *(changed.effect for changed in summary.settings)]
+    if not gaps and all(effect.difference is None for effect in effects):
         return
     units = "ms a step [95% interval]"
     meaning = f"{units}, + is slower; gain: share of the slower step, if that were fixed" if gaps else units
@@ -221,16 +221,14 @@ def _left_out(summary: results.Summary) -> list[str]:
     made = []
     compiled = [r for r in summary.cells if r.num_compiled]
     disturbed = sum(r.num_disturbed for r in summary.cells)
-    blocks = sum(r.num_blocks for r in summary.cells)
     if compiled:
         who = ", ".join(dict.fromkeys(data.side(r.cell) for r in compiled))
         count = words.number_of(sum(r.num_compiled for r in compiled), "block")
         made.append(f"{count} during which something was compiled, left out: {who}")
     if disturbed:
-        made.append(
-            f"{words.number_of(disturbed, 'block')} disturbed by other processes (beside {blocks} that count), "
-            "left out where a launch has enough without them"
-        )
+        used = sum(r.num_disturbed_used for r in summary.cells)
+        but = f", but for {used} where too few others are left: the machine is busy, the times are too" if used else ""
+        made.append(f"{words.number_of(disturbed, 'block')} disturbed by other processes and left out{but}")
     untrusted = dict.fromkeys(data.side(r.cell) for r in summary.cells if r.fence_ok is False)
     if untrusted:
         made.append(f"the fence self-test failed, so the times may be too short: {', '.join(untrusted)}")

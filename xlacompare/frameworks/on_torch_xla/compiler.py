@@ -93,7 +93,7 @@ def openxla(training: Training) -> Launch:
 
     The gradient of the loss is given: made by `backward` itself it is a lazy tensor, for which the backend launches a
     fourth program and waits in the middle of every step (counter `DynamoSyncInputExecuteTime`; 0.7 of 11 ms, torch_xla
-    2.9.0). The update is torch.optim's functional form over the same state: `Optimizer.step` breaks the graph by itself.
+    2.9.0). The update is torch.optim's functional form on the same state, since `Optimizer.step` breaks the graph.
     """
     models.widen_causal_masks(training.model)
     forward = torch.compile(training.forward, backend="openxla", fullgraph=True, dynamic=False)

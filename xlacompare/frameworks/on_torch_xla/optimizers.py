@@ -1,8 +1,9 @@
 """The optimizers of `on_torch`, with their whole state on the device from the first step on.
 
-Two things make a lazy graph change and hence compile again: state that appears at the first step (SGD's first momentum
-is a copy of the gradient, AdamW starts from constant zeros), and Python numbers that change at every step (AdamW's bias
-corrections, unless `capturable`). Both are avoided: zeros are uploaded beforehand, the step count lies on the device.
+State that appears at the first step (SGD's first momentum is a copy of the gradient, AdamW starts from constant zeros)
+makes the second step another graph and hence a second compilation: zeros are put on the device beforehand. AdamW's bias
+corrections as Python numbers would be uploaded anew at every step, and become constants of another graph where they
+happen to be 0 or 1: with `capturable` the step count lies on the device instead.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _initial_state(name: str, parameter: torch.nn.Parameter) -> dict[str, torch.
 
 
 def _uploaded(shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
-    """Zeros that are data of their own: zeros made on the device would be a constant of the first graph."""
+    """Zeros by upload; zeros made on the device would be constants of the next graph until they are launched."""
     return torch.zeros(shape, dtype=like.dtype).to(like.device)
 
 

@@ -1,0 +1,49 @@
+"""Comparisons whose units, reasons and names must say what was done."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import report_samples as made
+from tests.test_analysis import JAX, JAX_EAGER, TORCH, TORCH_EAGER, launches, result, summarise
+from xlacompare.report import render
+
+
+def test_arms_over_several_launches_count_launches() -> None:
+    """Pooled over launches, the estimate's units are launches; block pairs would be another number by far."""
+    (pair,) = summarise(launches(JAX_EAGER, [1.0, 1.3, 0.9]), launches(JAX, [1.0, 1.0, 1.0])).arms
+    assert pair.how == "blocks"
+    assert pair.verdict is not None
+    assert pair.verdict.kind == "inconclusive"
+    assert (pair.verdict.estimate.n, pair.verdict.unit) == (3, "launches")
+
+
+def test_a_cell_that_always_compiles_has_no_time_and_says_why() -> None:
+    always = [made.cell_record(JAX, n, made.columns([1.0] * 6, compiles=[1] * 6)) for n in (0, 1)]
+    summary = summarise(always, launches(TORCH, [1.0, 1.1]))
+    found = result(summary, JAX)
+    assert (found.step, found.num_compiled) == (None, 12)
+    assert "something was compiled during every block" in summary.pairs[0].problem
+    assert "ok" not in summary.pairs[0].problem
+
+
+def test_disturbed_blocks_that_count_all_the_same() -> None:
+    busy = [made.cell_record(JAX, 0, made.columns([1.0] * 6, disturbed=[True] * 6))]
+    quiet = [made.cell_record(JAX, 1, made.columns([1.0] * 6, disturbed=[True] + [False] * 5))]
+    summary = summarise(busy, quiet)
+    found = result(summary, JAX)
+    assert (found.num_blocks, found.num_disturbed, found.num_disturbed_used) == (11, 7, 6)
+    assert "7 blocks disturbed by other processes and left out, but for 6" in render.render(summary, "text", False)
+
+
+def test_names_of_bars_say_what_is_subtracted() -> None:
+    groups = [
+        launches(cell, [mean, mean]) for cell, mean in ((TORCH, 2.0), (JAX, 1.0), (TORCH_EAGER, 5.0), (JAX_EAGER, 9.0))
+    ]
+    (gap,) = summarise(*groups).gaps
+    assert [bar.name for bar in gap.bars] == [
+        "op by op: torch eager - jax eager",
+        "compiler of torch: compiled - eager",
+        "compiler of jax: eager - compiled",
+    ]
+    assert [bar.seconds.mean for bar in gap.bars] == pytest.approx([5 - 9, 2 - 5, 9 - 1])

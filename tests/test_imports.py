@@ -25,7 +25,8 @@ LAYERS: dict[str, set[str]] = {
     "launch": {"core", "workloads", "collectives", "launch", "frameworks.interface", "frameworks.gate"},
     "report": {"core", "report"},
 }
-COMMANDS = {"run", "doctor", "sweep", "selftest", "command"}  # and every __main__.py: the only files that read flags and print
+# And every __main__.py: the only files that read flags and print.
+COMMANDS = {"run", "doctor", "sweep", "selftest", "command"}
 # Adapter folder -> other adapter folders that it may use: one torch definition serves torch and torch_xla.
 SHARED = {"on_torch_xla": {"on_torch"}}
 # Where framework packages must not be imported at all, even by a function.

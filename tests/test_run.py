@@ -127,13 +127,16 @@ def test_a_folder_that_cannot_be_written(run_python, tmp_path):
     assert "choose another --output_dir" in child.stderr and "Traceback" not in child.stderr
 
 
-def test_a_full_disk_is_one_line():
+def test_a_full_disk_is_one_line(tmp_path):
     if not pathlib.Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
-    with pytest.raises(errors.RecordError, match="No space left on device"):
-        writer = record.Writer(pathlib.Path("/tmp"))
-        writer._file = open("/dev/full", "ab", buffering=0)
-        writer.append({"kind": "run"})
+    writer = record.Writer(tmp_path)
+    writer.append({"kind": "run"})
+    with open("/dev/full", "ab", buffering=0) as full:
+        writer._file = full
+        with pytest.raises(errors.RecordError, match="No space left on device"):
+            writer.append({"kind": "cell"})
+    assert len(record.read(tmp_path).records) == 1
 
 
 FAULTS = [
@@ -177,8 +180,10 @@ def test_a_block_with_a_compilation_is_no_sample(run_python, tmp_path):
     assert compiled > 0 and cell["num_compiled"] == compiled
 
 
+@pytest.mark.quiet
 def test_an_effect_inside_one_process_is_found(run_python, tmp_path):
-    child = run_python(command(tmp_path, "--format=json"), env=environment(STANDIN_SLOW="compiled:2"), timeout=120)
+    flags = ["--format=json", "--launches=1", "--cell_s=1"]
+    child = run_python(command(tmp_path, *flags), env=environment(STANDIN_SLOW="compiled:2"), timeout=120)
     arm = json.loads(child.stdout)["arms"][0]
     assert arm["how"] == "blocks" and arm["verdict"]["kind"] == "difference"
     assert 0.35 < 2.718281828 ** arm["verdict"]["estimate"]["mean"] < 0.75  # the work is twice, the update is not

@@ -79,6 +79,6 @@ def test_a_step_that_always_compiles_is_refused():
         timing.warm_up(machine, 0, machine.count, machine.clock)
 
 
-@pytest.mark.parametrize("step_s, expected", [(0.0101, 3), (0.03, 2), (1.0, 2), (0.001, 30), (0.0, 300000)])
+@pytest.mark.parametrize(("step_s", "expected"), [(0.0101, 3), (0.03, 2), (1.0, 2), (0.001, 30), (0.0, 300000)])
 def test_blocks_last_long_enough(step_s, expected):
     assert timing.steps_per_block(step_s, 0.03) == pytest.approx(expected, abs=1)

@@ -59,7 +59,7 @@ def _bottlenecks() -> spec.Workload:
     """ResNet-50's parts (7x7 stem at stride 2, max pool, bottleneck blocks, synthetic images) in a few channels."""
     base: Any = workloads.load_workload("convnet", "base", 4)
     stages = tuple(dataclasses.replace(stage, width=4 * 2**i, blocks=1) for i, stage in enumerate(base.config.stages))
-    return _changed(base, image_size=32, stem_width=8, stages=stages[:3], classes=10)
+    return _changed(base, image_size=16, stem_width=8, stages=stages[:2], classes=10)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ ARMS: dict[str, interface.ArmSpec] = {
         "nofusion", "a process of its own", "one operation", {"STANDIN_FLAGS": "--nofusion"}, expert=True
     ),
 }
+GATE_ARM = "eager"
 LACKS: dict[str, str] = {"captured": "NumPy captures nothing"}
 SETTINGS: dict[str, interface.Setting] = {
     "matmul_precision": interface.Setting("matmul_precision", "highest", "highest", "build"),

@@ -14,8 +14,17 @@ from xlacompare.core import errors
 from xlacompare.frameworks import interface
 from xlacompare.workloads import optimizers, oracle, spec, tape
 
-FAULTS = ("crash_in_build", "crash_in_block", "stop_in_block", "out_of_memory", "wrong", "recompile", "always_recompile",
-          "unsupported", "raise")  # fmt: skip
+FAULTS = (
+    "crash_in_build",
+    "crash_in_block",
+    "stop_in_block",
+    "raise",
+    "out_of_memory",
+    "wrong",
+    "recompile",
+    "always_recompile",
+    "unsupported",
+)
 
 
 def _fault(arm: str) -> str:

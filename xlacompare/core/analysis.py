@@ -35,6 +35,7 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
         settings=comparisons.changed_settings(found),
         shares=shares(records),
         problems=list(problems),
+        definitions=first["run"].get("definitions", {}),
     )
 
 
@@ -87,6 +88,8 @@ def settled(records: Sequence[Mapping[str, Any]], chosen: plan.Plan, launches: i
     arm = headline_arm(found.values())
     now = comparisons.with_holm(split_pairs(found, chosen)[0], arm)
     judged = [pair.verdict for pair in now if pair.a.compiler == arm and pair.verdict is not None]
+    if not judged:  # one framework: its arms are what there is to decide
+        judged = [pair.verdict for pair in comparisons.arm_pairs(found, chosen) if pair.verdict is not None]
     return all(plan.should_stop(chosen, launches, v.estimate, v.decided).stop for v in judged)
 
 

@@ -120,6 +120,7 @@ class Summary:
       ending: "complete", "interrupted", "error", or "" when the run never said (killed).
       pairs: Between frameworks, same arm; the primary family is those of the headline arm.
       arms: Within a framework: eager against each other arm.
+      definitions: Framework -> arm -> what it is.
       shares: "timed": share of the wall time after warm-up inside timed blocks; "start", "build", "measure": shares of
         the whole launch time.
     """
@@ -138,3 +139,4 @@ class Summary:
     settings: list[Changed]
     shares: dict[str, float]
     problems: list[str]
+    definitions: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)

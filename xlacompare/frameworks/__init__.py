@@ -38,7 +38,9 @@ EXTRA_VARIABLE = "XLACOMPARE_FRAMEWORKS"
 FRAMEWORKS: dict[str, Entry] = {
     "jax": Entry("xlacompare.frameworks.on_jax", ("jax", "flax", "optax"), "jax", ("jax", "jaxlib", "flax", "optax")),
     "torch": Entry("xlacompare.frameworks.on_torch", ("torch",), "torch", ("torch",)),
-    "torch_xla": Entry("xlacompare.frameworks.on_torch_xla", ("torch", "torch_xla"), "torch_xla", ("torch", "torch_xla")),
+    "torch_xla": Entry(
+        "xlacompare.frameworks.on_torch_xla", ("torch", "torch_xla"), "torch_xla", ("torch", "torch_xla")
+    ),
 }
 
 
@@ -73,29 +75,37 @@ def require(name: str) -> None:
     lacking = missing(name)
     if lacking:
         raise errors.MissingFrameworkError(
-            f"framework {name!r} needs {', '.join(lacking)}, not installed here; install with: pip install -e '.[{entry(name).extra}]'"
+            f"framework {name!r} needs {', '.join(lacking)}, not installed here; "
+            f"install with: pip install -e '.[{entry(name).extra}]'"
         )
 
 
 def arms(name: str) -> ModuleType:
     """The framework's `arms` module; importing it imports no framework.
 
-    It has ARMS (name -> ArmSpec), LACKS (name -> reason), SETTINGS (name -> Setting), CACHE_VARIABLES (variables that
-    name the folder of the compiler's disk cache) and environment(platform, num_threads).
+    It has ARMS (name -> ArmSpec), LACKS (name -> reason), GATE_ARM (whose step the float64 gate takes: the one that is
+    built soonest), SETTINGS (name -> Setting), CACHE_VARIABLES (variables that name the folder of the compiler's disk
+    cache) and environment(platform, num_threads).
     """
     package = entry(name).package
     try:
         return importlib.import_module(f"{package}.arms")
     except ModuleNotFoundError as error:
         raise errors.MissingFrameworkError(
-            f"framework {name!r} has no module {package}.arms ({error}); {EXTRA_VARIABLE} must name an importable package"
+            f"framework {name!r} has no module {package}.arms ({error}); "
+            f"{EXTRA_VARIABLE} must name an importable package"
         ) from None
 
 
+def settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of a framework: the matched values, but for those in `changed`."""
+    return {setting.name: changed.get(setting.name, setting.matched) for setting in arms(name).SETTINGS.values()}
+
+
 def build_settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """All "build" settings of a framework: the matched values, but for those in `changed`."""
-    settings = arms(name).SETTINGS.values()
-    return {s.name: changed.get(s.name, s.matched) for s in settings if s.where == "build"}
+    """Those of them that go to `Framework.build`."""
+    table = arms(name).SETTINGS
+    return {key: value for key, value in settings(name, changed).items() if table[key].where == "build"}
 
 
 def load_framework(name: str) -> interface.Framework:

@@ -4,9 +4,9 @@
 2. A framework is imported in the worker process that uses it, never in the parent. `arms.py` of each folder is read by
    the parent and imports no framework.
 3. An adapter never falls back: what it cannot do raises `UnsupportedError` with the reason.
-4. Every folder has the same files: arms.py (arms, settings, environment; no framework import), framework.py (the adapter),
-   models.py, optimizers.py, compiler.py (one builder per arm), counters.py (compile counters: private APIs, one
-   function each).
+4. Every folder has the same files: arms.py (arms, settings, environment; no framework import), framework.py (the
+   adapter), models.py, optimizers.py, compiler.py (one builder per arm), counters.py (compile counters: private APIs,
+   one function each).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ArmSpec:
       name: Name of the flag value, e.g. "compiled".
       definition: One sentence: what exactly this framework does under this name. Printed in the report.
       scope: What one compiled program holds, e.g. "model, loss, backward, optimizer".
-      environment: Variables that must be set before the runtime starts; an arm with any has worker processes of its own.
+      environment: Variables that must be set before the runtime starts; an arm with any has processes of its own.
       expert: True for arms that stay off the first screen.
     """
 
@@ -124,7 +124,8 @@ class Framework(Protocol):
     convention: str  # key of the layout table: "flax" or "torch"
 
     def describe(self) -> dict[str, Any]:
-        """Versions, platform, device kind and count, threads, matmul precision, flags in force: the environment keys."""
+        """Versions, platform, device kind and count, threads, flags in force; `asynchronous`: False where a call returns
+        only when its work is done."""
         ...
 
     def evaluate(
@@ -150,9 +151,9 @@ class Framework(Protocol):
         ...
 
     def compile_count(self) -> int:
-        """Compilations since the process began, any arm; equal before and after a timed region, or the block is no sample."""
+        """Compilations since the process began, any arm; where it grows during a block, the block is no sample."""
         ...
 
     def memory_bytes(self) -> int | None:
-        """Peak bytes in use of the device's allocator; None where the platform has none (CPU: the worker measures it)."""
+        """Peak bytes of the device's allocator; None where the platform has none (CPU: the worker measures it)."""
         ...

@@ -83,7 +83,8 @@ class Campaign:
         todo: dict[str, list[cells.Cell]] = {}
         for name, members in self.cells.comparisons().items():
             for cell in {member.framework: member for member in reversed(members)}.values():
-                gated = dataclasses.replace(cell, label="matched", changed=(), compiler=_gate_arm(cell))
+                arm = frameworks.arms(cell.framework).GATE_ARM
+                gated = dataclasses.replace(cell, label="matched", changed=(), compiler=arm)
                 todo.setdefault(name, []).append(gated)
         with pool.Pool(self.run, self.folder, None, "gate", spread=True) as workers:
             for name, members in todo.items():
@@ -216,12 +217,6 @@ class Campaign:
         )
 
 
-def _gate_arm(cell: cells.Cell) -> str:
-    """The float64 gate's own step runs op by op where the framework has that arm."""
-    arms = frameworks.arms(cell.framework).ARMS
-    return "eager" if "eager" in arms else next(iter(arms))
-
-
 def execute(
     run: config.RunConfig,
     cells_of_run: grid.Grid,
@@ -235,7 +230,8 @@ def execute(
     made = Campaign(run, cells_of_run, folder, writer, progress, run_id)
     begin, ending = time.perf_counter(), "error"
     try:
-        made.append("run", {"config": run.to_dict(), "command": command, "machine": machine.describe()})
+        about = {"config": run.to_dict(), "command": command, "machine": machine.describe()}
+        made.append("run", {**about, "definitions": grid.definitions(run.frameworks)})
         made.execute()
         ending = "complete"
     except KeyboardInterrupt:

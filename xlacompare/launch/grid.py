@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from xlacompare import frameworks, workloads
@@ -49,7 +49,7 @@ def expand(run: config.RunConfig) -> Grid:
             for name in run.frameworks:
                 for compiler in run.compilers:
                     variants = _variants(run, name, compiler, workload, dtype)
-                    reason = _why_not(name, compiler)
+                    reason = _why_not(name, compiler, run.platform)
                     if reason is None:
                         found.extend(variants)
                     else:
@@ -59,8 +59,20 @@ def expand(run: config.RunConfig) -> Grid:
     return Grid(tuple(found), tuple(lacking))
 
 
-def _why_not(name: str, compiler: str) -> str | None:
+def definitions(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Framework -> arm -> what it is and what one compiled program holds."""
+    return {
+        name: {arm.name: f"{arm.definition}; scope: {arm.scope}" for arm in frameworks.arms(name).ARMS.values()}
+        for name in names
+    }
+
+
+def _why_not(name: str, compiler: str, platform: str) -> str | None:
     arms = frameworks.arms(name)
+    try:
+        arms.environment(platform, 1)
+    except errors.UnsupportedError as error:
+        return str(error)
     if compiler in arms.ARMS:
         return None
     reason = arms.LACKS.get(compiler, "not an arm of this framework")

@@ -57,7 +57,7 @@ def environment_of(
     cell: cells.Cell, run: config.RunConfig, started: Mapping[str, Any], inputs: Inputs | None
 ) -> dict[str, Any]:
     """The environment of a cell's record: checked keys, the framework's own words, versions, variables in force."""
-    described, settings = started.get("describe", {}), frameworks.build_settings(cell.framework, dict(cell.changed))
+    described, settings = started.get("describe", {}), frameworks.settings(cell.framework, dict(cell.changed))
     here = machine.describe()
     variables = {**os.environ, **grid.worker_environment(cell, run, None)}
     return {

@@ -23,7 +23,7 @@ from xlacompare.workloads import archive, optimizers, spec, tape
 FACTOR = 8.0
 # Below this many operations a step, BLAS gets one thread: on busy cores two threads waiting for each other took 12 s
 # where one takes 0.4 s (OpenBLAS, many small products).
-ONE_THREAD_FLOPS = 10**10
+ONE_THREAD_FLOPS = 10**11
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7}  # distance from 1 to the next number
 
 # Of float64, by kind (DESIGN 3.1): sums of up to 1e6 terms at 1e-16 leave room of a decade or more.

@@ -112,9 +112,9 @@ class Workload(Protocol):
         ...
 
     def flops_per_step(self) -> int:
-        """Multiply-adds of matrix products and convolutions count 2, forward plus backward (2x forward); formula only."""
+        """By formula: a multiply-add of a matrix product or convolution counts 2; backward is twice forward."""
         ...
 
     def bytes_per_step(self, dtype: str) -> int:
-        """Least bytes moved: parameters and optimizer state read and written once, activations written and read once."""
+        """Least bytes moved: parameters and optimizer state read and written once, activations both once."""
         ...

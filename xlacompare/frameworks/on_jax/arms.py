@@ -35,6 +35,8 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
 }
 
+GATE_ARM = "compiled"
+
 LACKS: dict[str, str] = {
     "captured": "JAX has no mode that captures the whole step and runs it with the kernels of eager mode "
     "(optimization barriers are gone before XLA:CPU fuses)",

@@ -5,8 +5,6 @@ from __future__ import annotations
 from xlacompare.core import errors
 from xlacompare.frameworks import interface
 
-_WHOLE_STEP = "model, loss, backward, optimizer, batch-norm statistics: one graph, no graph break"
-
 ARMS: dict[str, interface.ArmSpec] = {
     "eager": interface.ArmSpec(
         name="eager",
@@ -15,33 +13,32 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
     "captured": interface.ArmSpec(
         name="captured",
-        definition="torch.compile(backend='aot_eager', fullgraph=True) over the whole step: Dynamo and AOTAutograd capture "
-        "one graph, which runs the kernels of eager mode one by one; autograd and Python are gone, dispatch is not",
-        scope=_WHOLE_STEP,
+        definition="torch.compile(backend='aot_eager', fullgraph=True) over model and loss: Dynamo and AOTAutograd make "
+        "a graph, which runs eager mode's kernels one by one; Python and autograd are gone from it, dispatch is not; "
+        "torch.optim and batch-norm statistics stay eager (captured, they would run other, out-of-place kernels)",
+        scope="two graphs, no graph break: model and loss; their backward pass",
     ),
     "compiled": interface.ArmSpec(
         name="compiled",
         definition="torch.compile(backend='inductor', fullgraph=True) over the whole step: gradients by "
         "torch.func.grad_and_value, torch.optim's functional update (foreach) traced with them",
-        scope=_WHOLE_STEP,
+        scope="model, loss, backward, optimizer, batch-norm statistics: one graph, no graph break",
     ),
     "inductor_model": interface.ArmSpec(
         name="inductor_model",
-        definition="torch.compile of the model alone, the usual user style; loss, optimizer and batch-norm statistics stay "
-        "eager",
-        scope="two programs: the model's forward pass; its backward pass",
-        expert=False,
+        definition="torch.compile of the model alone, the usual user style; loss, optimizer and batch-norm statistics "
+        "stay eager",
+        scope="two graphs, no graph break: the model; its backward pass",
     ),
 }
 
 LACKS: dict[str, str] = {
     "openxla": "a TorchDynamo backend of torch_xla; use --framework=torch_xla",
-    "nofusion": "torch.compile has no switch that turns off fusion alone and keeps Inductor's own kernels; `captured` is the "
-    "whole graph without fusion, with the kernels of eager mode",
+    "nofusion": "torch.compile has no switch that turns off fusion alone and keeps Inductor's own kernels; `captured` "
+    "is the graph without fusion, with the kernels of eager mode",
     "opt0": "Inductor has no option for the optimisation level of its kernels (they are always compiled with -O3)",
 }
 
-# Read by `Adapter`: variables that only mean something in the matched run.
 _MATCHED_THREADS = {
     "OMP_WAIT_POLICY": "PASSIVE",
     # GNU's and LLVM's OpenMP spin for a while before they wait; on shared cores that took 2344 ms a step instead of 30.
@@ -63,22 +60,22 @@ SETTINGS: dict[str, interface.Setting] = {
         matched="highest",
         shipped="highest",
         where="build",
-        note="torch.set_float32_matmul_precision while the step runs; torch's default is float32, as in the matched run",
+        note="torch.set_float32_matmul_precision while the step runs; torch's default is that of the matched run",
     ),
     "convolution_tf32": interface.Setting(
         name="convolution_tf32",
         matched=False,
         shipped=True,
         where="build",
-        note="torch.backends.cudnn.allow_tf32 while the step runs: torch's default lets cuDNN convolve in TF32; no effect on "
-        "the CPU",
+        note="torch.backends.cudnn.allow_tf32 while the step runs: torch's default lets cuDNN convolve in TF32; no "
+        "effect on the CPU",
     ),
     "cpp_wrapper": interface.Setting(
         name="cpp_wrapper",
         matched=True,
         shipped=False,
         where="build",
-        note="Inductor's host code in C++, all CPU kernels of a graph in one file: halves the compile time, and saves the "
+        note="Inductor's host code in C++, all CPU kernels of a graph in one file: a third of the compile time, and no "
         "Python between kernels (arms compiled and inductor_model)",
     ),
 }

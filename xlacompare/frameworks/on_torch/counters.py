@@ -62,18 +62,20 @@ def cache_counts() -> tuple[int, int]:
 
 
 def phase_seconds() -> dict[str, float]:
-    """Seconds that torch.compile has spent since the process began: trace (Dynamo), lower (AOTAutograd), compile (Inductor).
+    """Seconds of torch.compile so far: trace (Dynamo), lower (AOTAutograd and its passes), compile (Inductor).
 
-    `compilation_time_metrics` nests: a compiled frame holds the call of the backend, which holds Inductor's compilation,
-    or the loading of an artefact that the disk cache had.
+    `compilation_time_metrics` nests: compiling a frame holds the call of the backend, which holds Inductor's work,
+    or the loading of what the disk cache had. A backward pass is compiled on its own at its first run.
     """
 
-    def total(key: str) -> float:
-        return sum(utils.compilation_time_metrics.get(key, ()))
+    def total(*keys: str) -> float:
+        return sum(sum(utils.compilation_time_metrics.get(key, ())) for key in keys)
 
-    frame, backend = total("_compile.compile_inner"), total("OutputGraph.call_user_compiler")
-    inductor = total("compile_fx_inner") + total("AOTAutogradCache.inductor_load")
-    return {"trace_s": frame - backend, "lower_s": backend - inductor, "compile_s": inductor}
+    frames, forward, backward = map(
+        total, ("_compile.compile_inner", "OutputGraph.call_user_compiler", "backward._backward_impl")
+    )
+    inductor = total("compile_fx_inner", "AOTAutogradCache.inductor_load")
+    return {"trace_s": frames - forward, "lower_s": forward + backward - inductor, "compile_s": inductor}
 
 
 def load_inductor() -> float:
@@ -91,10 +93,10 @@ def load_inductor() -> float:
 
 
 def _load_library(command: list[str], **options: Any) -> None:
-    """Stands in for the child processes in which Inductor tries out the libraries that it built for each instruction set.
+    """Stands in for the child processes in which Inductor tries out a library built for each instruction set.
 
-    Each child imports torch only to load a library that is a few instructions long (three times 3 s of one core, in every
-    process); here the library is loaded into this process, which has torch already.
+    Each child imports torch only to load a library of a few instructions (three times 3 s of one core, in every
+    process); here it is loaded into this process, which has torch already.
     """
     path = re.search(r'LoadLibrary\("(.+)"\)', command[-1])
     if path is None:

@@ -41,6 +41,7 @@ class Adapter:
             "python": platform.python_version(),
             "platform": "gpu" if self._device.type == "cuda" else "cpu",
             "device_kind": _device_kind(self._device),
+            "asynchronous": self._device.type == "cuda",  # on the CPU a call returns when its work is done
             "device_count": torch.cuda.device_count() if self._device.type == "cuda" else 1,
             "threads": torch.get_num_threads(),
             "interop_threads": torch.get_num_interop_threads(),
@@ -151,7 +152,7 @@ class Step:
         self._loss = self._program.step(self._batches[index % len(self._batches)])
 
     def synchronize(self) -> None:
-        """Waits for the CUDA device; nothing to wait for on the CPU, where every kernel is done when its call returns."""
+        """Waits for the CUDA device; on the CPU every kernel is done when its call returns."""
         if self._device.type == "cuda":
             torch.cuda.synchronize()
 

@@ -130,14 +130,15 @@ class ConvNorm(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """He et al. 2016: two 3x3 convolutions (basic), or 1x1, 3x3, 1x1 with expansion 4 (bottleneck; stride on the 3x3)."""
+    """He et al. 2016: 3x3, 3x3 (basic), or 1x1, 3x3, 1x1 with expansion 4 (bottleneck); stride on the first 3x3."""
 
     def __init__(
         self, fan_in: int, width: int, stride: int, bottleneck: bool, norm: Callable[[int], BatchNorm]
     ) -> None:
         super().__init__()
-        basic = ((width, 3, stride), (width, 3, 1))
-        layers = ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1)) if bottleneck else basic
+        layers = ((width, 3, stride), (width, 3, 1))
+        if bottleneck:
+            layers = ((width, 1, 1), (width, 3, stride), (4 * width, 1, 1))
         self.num_layers, channels = len(layers), fan_in
         for i, (out, size, layer_stride) in enumerate(layers, start=1):
             self.add_module(f"conv{i}", Conv(channels, out, size, layer_stride))
@@ -294,10 +295,8 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def update_statistics(model: nn.Module, statistics: Statistics) -> None:
     """running = momentum * running + (1 - momentum) * batch, in place, for every batch norm."""
-    if not statistics:
-        return
-    modules = [model.get_submodule(name) for name in statistics]
-    running = [b for module in modules for b in (module.running_mean, module.running_var)]
-    batch = [b for pair in statistics.values() for b in pair]
     with torch.no_grad():
-        torch._foreach_lerp_(running, batch, 1.0 - modules[0].momentum)
+        for name, (mean, var) in statistics.items():
+            module = model.get_submodule(name)
+            module.running_mean.lerp_(mean, 1.0 - module.momentum)
+            module.running_var.lerp_(var, 1.0 - module.momentum)

@@ -1,4 +1,4 @@
-"""Operations with more than one formulation: the stock kernel, and a composed one for where the stock one is inexact."""
+"""Operations in two formulations: the stock kernel, and a composed one for where the stock one is inexact."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def composed_batch_norm(
 
 
 def composed_gelu(inputs: torch.Tensor) -> torch.Tensor:
-    """Exact GELU, x * (1 + erf(x / sqrt(2))) / 2, for where `functional.gelu` is inexact (torch_xla float64, 1.2e-9)."""
+    """Exact GELU, x * (1 + erf(x / sqrt(2))) / 2, for where the stock one is inexact (torch_xla float64, 1.2e-9)."""
     return inputs * 0.5 * (1.0 + torch.erf(inputs * 0.7071067811865476))

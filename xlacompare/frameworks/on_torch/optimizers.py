@@ -66,14 +66,15 @@ def initial_state(optimizer: spec.OptimizerSpec, parameters: Tensors) -> State:
 def update(optimizer: spec.OptimizerSpec, parameters: Tensors, gradients: Tensors, state: State, foreach: bool) -> None:
     """One update in place through torch.optim's functional form, the code that `make`'s optimizers run.
 
-    Only for tracing by torch.compile: there the bias corrections of AdamW come from the count tensors.
+    Only for tracing by torch.compile: there the bias corrections of AdamW come from the count tensors. Multi-tensor
+    (foreach) operations are one node each for Dynamo; Inductor takes them apart again on the CPU.
     """
     if optimizer.name == "sgd":
         sgd.sgd(
             parameters,
             gradients,
             state["momentum"],
-            foreach=foreach,
+            foreach=True,
             weight_decay=optimizer.weight_decay,
             momentum=optimizer.momentum,
             lr=optimizer.learning_rate,
@@ -89,8 +90,8 @@ def update(optimizer: spec.OptimizerSpec, parameters: Tensors, gradients: Tensor
         state["second"],
         [],
         state["steps"],
-        foreach=foreach,
-        # Multi-tensor AdamW takes tensors as counts only when capturable; under torch.compile it does so on the CPU too.
+        foreach=True,
+        # Multi-tensor AdamW takes tensors as counts only when capturable; traced, it does so on the CPU too.
         capturable=True,
         amsgrad=False,
         beta1=optimizer.b1,

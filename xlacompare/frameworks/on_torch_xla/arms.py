@@ -47,6 +47,8 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
 }
 
+GATE_ARM = "compiled"
+
 LACKS: dict[str, str] = {
     "captured": "XLA has no mode that keeps a whole program and runs it with the kernels of eager mode",
     "inductor_model": "inductor generates code for native torch; on XLA devices the Dynamo backend is `openxla`",

@@ -75,10 +75,10 @@ class _EpsInsideAdamW(torch.optim.AdamW):
         p -= group["lr"] * (m / (v + group["eps"]).sqrt() + group["weight_decay"] * p)
 
 
-def _damped_update(spec: Any, parameters: Any, gradients: Any, state: Any, foreach: bool) -> None:
+def _damped_update(spec: Any, *rest: Any, **options: Any) -> None:
     """The same for arms that trace the functional update: (1 - m) of the learning rate is (1 - m) of every velocity."""
     slow = dataclasses.replace(spec, learning_rate=spec.learning_rate * (1 - spec.momentum))
-    _RIGHT_UPDATE(slow, parameters, gradients, state, foreach)
+    _RIGHT_UPDATE(slow, *rest, **options)
 
 
 def _velocity(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,10 @@
 
 A module has:
   GATE_ARM: arm whose step makes the update of the exact gate; a fast one to build.
-  FENCE_ARM: arm whose fence is tried.
   compile_something(arm): compiles something that this process has not met, the way the arm compiles.
-  false_fences(step): name -> the step with a fence that does not wait, on work that outlasts its dispatch.
-  true_fence(step): the same step, if need be made asynchronous in the same way, with a fence that waits.
-  hand_loop(step, n, first): seconds of n steps with the framework's own calls and one fence; leaves the step `n` on.
+  asynchronous_step(framework): a step whose work outlasts its dispatch by far, with a fence that waits.
+  false_fences(): name -> what looks like a fence, or is one elsewhere, and does not wait for that step.
+  hand_loop(step, n, first): seconds of n steps with the framework's own calls and one fence; the step is then n on.
 """
 
 from __future__ import annotations

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from tests.frameworks import fences
+from tests.frameworks import cases
 from xlacompare.frameworks.on_jax import compiler
 
 GATE_ARM = "compiled"
-FENCE_ARM = "compiled"
 
 _sizes = itertools.count(7001)
 
@@ -28,18 +28,15 @@ def compile_something(arm: str) -> None:
     jax.block_until_ready(function(array))
 
 
-def false_fences(step: Any) -> dict[str, Any]:
+def asynchronous_step(framework: Any) -> Any:
+    """A big batch: jitted calls are asynchronous on every platform."""
+    return cases.build(framework, "mlp of 1024", "compiled")
+
+
+def false_fences() -> dict[str, Callable[[], Any]]:
     """No block_until_ready, or one on an output that was ready before."""
     old = jax.block_until_ready(jax.numpy.zeros(()))
-    return {
-        "nothing": fences.Fenced(step, lambda: None),
-        "block_until_ready on another array": fences.Fenced(step, lambda: jax.block_until_ready(old)),
-    }
-
-
-def true_fence(step: Any) -> Any:
-    """The step itself: jitted calls are asynchronous on every platform."""
-    return step
+    return {"nothing": lambda: None, "block_until_ready on another array": lambda: jax.block_until_ready(old)}
 
 
 def hand_loop(step: Any, n: int, first: int) -> float:

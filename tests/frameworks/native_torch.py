@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import time
 import types
+from collections.abc import Callable
 from concurrent import futures
 from typing import Any
 
 import torch
 
-from tests.frameworks import fences
+from tests.frameworks import cases
 
-GATE_ARM = FENCE_ARM = "eager"
+GATE_ARM = "eager"
 
 _BACKENDS = {"eager": "eager", "captured": "aot_eager", "compiled": "inductor", "inductor_model": "inductor"}
 _sizes = itertools.count(7001)
@@ -46,14 +47,14 @@ class Queued:
         return self._step.loss()
 
 
-def false_fences(step: Any) -> dict[str, Any]:
+def asynchronous_step(framework: Any) -> Any:
+    """A queued step."""
+    return Queued(cases.build(framework, "mlp of 1024", "eager"))
+
+
+def false_fences() -> dict[str, Callable[[], Any]]:
     """A clock without synchronisation: right on the CPU, wrong on every device that queues its work."""
-    return {"nothing": fences.Fenced(Queued(step), lambda: None)}
-
-
-def true_fence(step: Any) -> Any:
-    """The queued step with its own fence."""
-    return Queued(step)
+    return {"nothing": lambda: None}
 
 
 def hand_loop(step: Any, n: int, first: int) -> float:

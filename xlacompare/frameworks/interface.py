@@ -124,8 +124,10 @@ class Framework(Protocol):
     convention: str  # key of the layout table: "flax" or "torch"
 
     def describe(self) -> dict[str, Any]:
-        """Versions, platform, device kind and count, threads, flags in force; `asynchronous`: False where a call returns
-        only when its work is done."""
+        """Versions, platform, device kind and count, threads, flags in force.
+
+        `asynchronous` is False where a call returns only when its work is done.
+        """
         ...
 
     def evaluate(

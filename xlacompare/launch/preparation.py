@@ -14,7 +14,7 @@ from xlacompare import frameworks, workloads
 from xlacompare.core import cell as cells
 from xlacompare.core import config, environment, machine
 from xlacompare.launch import grid
-from xlacompare.workloads import archive, oracle
+from xlacompare.workloads import archive, oracle, reference_file
 
 DTYPE_POLICY = "float32 parameters; bfloat16: compute in bfloat16, norms, softmax and loss in float32"
 
@@ -43,7 +43,7 @@ def prepare(cell: cells.Cell, run: config.RunConfig, folder: pathlib.Path) -> In
     files = folder / f"{name}.npz", folder / f"{name}-reference.npz"
     sha256 = archive.save(files[0], made)
     reference = oracle.references(workload, made.parameters, made.buffers, made.batches, cell.dtype, run.gate_steps)
-    oracle.save(files[1], reference)
+    reference_file.save(files[1], reference)
     facts = {
         "flops_per_step": workload.flops_per_step(),
         "bytes_per_step": workload.bytes_per_step(cell.dtype),

@@ -23,7 +23,7 @@ from xlacompare.core import cell as cells
 from xlacompare.core import errors
 from xlacompare.frameworks import gate, interface
 from xlacompare.launch import bench, protocol
-from xlacompare.workloads import archive, load_workload, oracle
+from xlacompare.workloads import archive, load_workload, reference_file
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -66,7 +66,7 @@ class Session:
         """The float64 gate of one workload."""
         workload = _workload(cells.Cell.from_dict(request["cell"]))
         inputs = archive.load(pathlib.Path(request["archive"]))
-        exact = oracle.load(pathlib.Path(request["reference"])).oracle
+        exact = reference_file.load(pathlib.Path(request["reference"])).oracle
         made = (inputs.parameters, inputs.buffers, inputs.batches)
         result = gate.exact_gate(self.loaded, workload, *made, exact, request["arm"], request["steps"])
         return result.to_dict()
@@ -79,7 +79,7 @@ class Session:
             _workload(cell),
             cell,
             archive.load(pathlib.Path(request["archive"])),
-            oracle.load(pathlib.Path(request["reference"])),
+            reference_file.load(pathlib.Path(request["reference"])),
             request["min_block_s"],
             request["fence"],
         )

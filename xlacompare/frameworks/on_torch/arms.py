@@ -13,9 +13,9 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
     "captured": interface.ArmSpec(
         name="captured",
-        definition="torch.compile(backend='aot_eager', fullgraph=True) over model and loss: Dynamo and AOTAutograd make "
-        "a graph, which runs eager mode's kernels one by one; Python and autograd are gone from it, dispatch is not; "
-        "torch.optim and batch-norm statistics stay eager (captured, they would run other, out-of-place kernels)",
+        definition="AOTAutograd's graphs of model and loss (torch.compile, as backend aot_eager, but run as generated "
+        "code, not by an interpreter): eager mode's kernels one by one; the user's Python and the autograd engine are "
+        "gone, dispatch is not; torch.optim and the running statistics stay eager (captured, they would not be in place)",
         scope="two graphs, no graph break: model and loss; their backward pass",
     ),
     "compiled": interface.ArmSpec(

@@ -143,7 +143,7 @@ class Step:
         if hits + misses:
             times.disk_cache_hits, times.disk_cache_misses = hits, misses
         else:
-            times.note += "; aot_eager leaves no artefact on disk"
+            times.note += "; no artefact on disk"
         return times
 
     def run(self, index: int) -> None:

@@ -169,8 +169,11 @@ class Convnet(nn.Module):
         def norm(channels: int) -> BatchNorm:
             return BatchNorm(channels, config.bn_eps, config.bn_momentum, batch_norm)
 
-        self.stem = ConvNorm(config.in_channels, config.stem_width, config.stem_kernel, config.stem_stride, norm)
-        self.blocks, channels = [], config.stem_width
+        channels = config.stem_width
+        self.stem, self.blocks = (
+            ConvNorm(config.in_channels, channels, config.stem_kernel, config.stem_stride, norm),
+            [],
+        )
         for i, stage in enumerate(config.stages):
             module = nn.Module()
             for j in range(stage.blocks):
@@ -206,7 +209,9 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         batch, length, width = x.shape
-        q, k, v = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        # Unpacking without `unbind` is three selections for Dynamo, whose gradients are three zero-padded copies.
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         scores = (q @ k.transpose(-1, -2)).to(self.out.weight.dtype) * (width // self.heads) ** -0.5
         probabilities = torch.softmax(scores.masked_fill(self.future[:length, :length], float("-inf")), -1).to(x.dtype)
         if mask is not None:
@@ -295,8 +300,7 @@ def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def update_statistics(model: nn.Module, statistics: Statistics) -> None:
     """running = momentum * running + (1 - momentum) * batch, in place, for every batch norm."""
-    with torch.no_grad():
-        for name, (mean, var) in statistics.items():
-            module = model.get_submodule(name)
-            module.running_mean.lerp_(mean, 1.0 - module.momentum)
-            module.running_var.lerp_(var, 1.0 - module.momentum)
+    for name, (mean, var) in statistics.items():
+        module = model.get_submodule(name)
+        module.running_mean.lerp_(mean, 1.0 - module.momentum)
+        module.running_var.lerp_(var, 1.0 - module.momentum)

@@ -63,7 +63,7 @@ def initial_state(optimizer: spec.OptimizerSpec, parameters: Tensors) -> State:
     }
 
 
-def update(optimizer: spec.OptimizerSpec, parameters: Tensors, gradients: Tensors, state: State, foreach: bool) -> None:
+def update(optimizer: spec.OptimizerSpec, parameters: Tensors, gradients: Tensors, state: State) -> None:
     """One update in place through torch.optim's functional form, the code that `make`'s optimizers run.
 
     Only for tracing by torch.compile: there the bias corrections of AdamW come from the count tensors. Multi-tensor

@@ -33,7 +33,7 @@ from absl import flags
 
 from experiments import noise
 from xlacompare import command
-from xlacompare.core import errors, pairs, plan, statistics, verdict
+from xlacompare.core import errors, estimates, pairs, plan, verdict
 
 # Fixed before the first run and never changed since.
 SEED_IN_PROCESS, SEED_BETWEEN = 20250101, 20250102
@@ -89,7 +89,7 @@ def _sequence(times: noise.Values, chosen: plan.Plan) -> tuple[verdict.Verdict, 
     """Launch after launch until the plan stops: times are [launches, 2]."""
     n: int | None = chosen.next_look(0)
     while n is not None:
-        found = verdict.judge(statistics.paired_t_log(times[:n, 0], times[:n, 1]), chosen)
+        found = verdict.judge(estimates.paired_t_log(times[:n, 0], times[:n, 1]), chosen)
         decision = plan.should_stop(chosen, n, found.estimate, found.decided)
         if decision.stop:
             return found, decision.reason

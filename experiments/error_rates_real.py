@@ -11,8 +11,8 @@ work. How often does it say `difference`?
 Runtime on 2 cores: 15, 6, 15 and 15 minutes. Leave the machine alone meanwhile. Seeds are the number of the run; every
 run is a row of the table, none is left out. The planted cell runs every n-th step twice, so that its work is exactly
 1 + 1/n times that of the other. Expected: A/A in one process at most 9 of 100 `difference`, planted 5% at least 36 of
-40; between processes at most 4 of 20 (a smoke test: 20 runs cannot show more), planted 10% at least 18 of 20 where launches
-differ by 4% at most.
+40; between processes at most 4 of 20 (a smoke test: 20 runs cannot show more), planted 10% at least 18 of 20 where
+launches differ by 4% at most.
 """
 
 from __future__ import annotations

@@ -49,6 +49,7 @@ def columns(
         "n": [10] * k,
         "total_s": [10 * s for s in step_s],
         "dispatch_s": [10 * s * dispatch for s in step_s],
+        "host_s": [10 * s * dispatch for s in step_s],
         "compiles": [0] * k,
         "start_s": [float(i) for i in range(k)],
         "visit": list(visit) if visit is not None else [i // 2 for i in range(k)],

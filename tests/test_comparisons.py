@@ -6,6 +6,7 @@ import pytest
 
 from tests import report_samples as made
 from tests.test_analysis import JAX, JAX_EAGER, TORCH, TORCH_EAGER, launches, result, summarise
+from xlacompare.core import comparisons, gaps, plan, samples
 from xlacompare.report import render
 
 
@@ -47,3 +48,19 @@ def test_names_of_bars_say_what_is_subtracted() -> None:
         "compiler of jax: eager - compiled",
     ]
     assert [bar.seconds.mean for bar in gap.bars] == pytest.approx([5 - 9, 2 - 5, 9 - 1])
+
+
+def test_gap_by_threads_adds_up_and_needs_both_sides_asynchronous():
+    """host 0.2 of 3 s against 0.5 of 2 s: -0.4 by the host threads, +1.4 by the rest."""
+    records = []
+    for cell, seconds, share in ((JAX, 3.0, 0.2), (made.make_cell("torch_xla"), 2.0, 0.5)):
+        records += [made.cell_record(cell, n, made.columns([seconds] * 6, dispatch=share)) for n in (0, 1, 2)]
+    found = samples.collect(records)
+    pair = comparisons.framework_pairs(found, plan.fixed(3))[0]
+    gap = gaps.by_threads(pair, found)
+    assert gap is not None
+    assert gap.how == "threads"
+    assert [bar.seconds.mean for bar in gap.bars] == pytest.approx([-0.4, 1.4])
+    assert sum(bar.seconds.mean for bar in gap.bars) == pytest.approx(gap.total.mean)
+    records[-1]["environment"]["framework"]["asynchronous"] = False
+    assert gaps.by_threads(pair, samples.collect(records)) is None

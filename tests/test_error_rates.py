@@ -16,7 +16,8 @@ from xlacompare.core import errors, pairs
 def cell_record(compiler: str, launch: int, steps: np.ndarray, pid: int = 7) -> dict:
     count = len(steps)
     blocks = {
-        "total_s": (2 * steps).tolist(), "n": [2] * count, "dispatch_s": [0.0] * count, "compiles": [0] * count,
+        "total_s": (2 * steps).tolist(), "n": [2] * count, "dispatch_s": [0.0] * count, "host_s": [0.0] * count,
+        "compiles": [0] * count,
         "disturbed": [False] * count, "series": ["main"] * count, "mode": ["block"] * count,
         "visit": [i // 2 for i in range(count)],
     }  # fmt: skip

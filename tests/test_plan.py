@@ -7,10 +7,10 @@ import json
 import pytest
 from scipy import stats
 
-from xlacompare.core import errors, plan, statistics
+from xlacompare.core import errors, estimates, plan
 
-WIDE = statistics.t_interval([0.0, 0.4, -0.4, 0.1, 0.2, -0.2], scale="log")
-NARROW = statistics.t_interval([0.0, 0.001, -0.001, 0.0, 0.001, -0.001], scale="log")
+WIDE = estimates.t_interval([0.0, 0.4, -0.4, 0.1, 0.2, -0.2], scale="log")
+NARROW = estimates.t_interval([0.0, 0.001, -0.001, 0.0, 0.001, -0.001], scale="log")
 
 
 def test_sequential_plans() -> None:

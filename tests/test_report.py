@@ -146,7 +146,7 @@ def test_planned_launches_that_are_missing() -> None:
     assert "2 of 6 launches" in render.render(summary, "text", expert=False)
 
 
-GAP = re.compile(r"^  (\w+): (\w+) - (\w+) = ([-+][\d.]+) \[.*\] ms, the sum of")
+GAP = re.compile(r"^  (\w+): (\w+) - (\w+) = ([-+][\d.]+) \[.*\] ms, by (thread|arm) the sum of")
 BAR = re.compile(r"^ {4}(\S.*?)? +([-+][\d.]+) \[[-+\d.]+, [-+\d.]+\] +([-+]*)")
 
 
@@ -156,13 +156,14 @@ def test_bars_add_up_as_printed() -> None:
     key: tuple = ()
     for line in shown().splitlines():
         if match := GAP.match(line):
-            key = match.groups()[:3]
+            key = (*match.groups()[:3], match[5])
             totals[key] = float(match[4])
         elif (match := BAR.match(line)) and "settings" not in line:
             sums.setdefault(key, []).append(float(match[2]))
             assert set(match[3]) <= {match[2][0]}  # plus signs for slower, minus signs for faster
-    assert len(totals) == 9
-    assert {len(terms) for terms in sums.values()} == {3}
+    # Nine pairs by arm; by thread those whose dispatching threads do not do the work themselves.
+    assert sorted(key[3] for key in totals) == ["arm"] * 9 + ["thread"] * 3
+    assert all(len(terms) == {"arm": 3, "thread": 2}[key[3]] for key, terms in sums.items())
     for key, total in totals.items():
         assert sum(sums[key]) == pytest.approx(total, abs=0.021)
 
@@ -223,7 +224,7 @@ def test_the_table_of_a_workload() -> None:
     ]
     assert len(found) == 8
     assert re.fullmatch(
-        r"  torch_xla compiled +2\.\d\d \[2\.\d\d, \d\.\d\d\] +2\.\d\d +mixed 71% +0\.14\d +1\.32 +64\.0 MiB +8\d\.\d",
+        r"  torch_xla compiled +2\.\d\d \[2\.\d\d, \d\.\d\d\] +2\.\d\d +host 71% +0\.14\d +1\.32 +64\.0 MiB +8\d\.\d",
         found[5],
     )
 

@@ -12,7 +12,7 @@ import re
 import pytest
 
 from tests import report_samples as made
-from xlacompare.core import errors, results, statistics
+from xlacompare.core import errors, estimates, results
 from xlacompare.report import advice, data, export, render, words
 
 RUNS, GATE = made.RUNS, made.GATE
@@ -115,9 +115,9 @@ def test_csv_is_one_tidy_table() -> None:
         "pair": len(summary.pairs),
         "arm": len(summary.arms),
         "setting": len(summary.settings),
-        "gap": 9,
+        "gap": 12,
         "settings_bar": 9,
-        "bar": 27,
+        "bar": 33,
     }
     assert all(tuple(row) == export.COLUMNS for row in rows)
     cell = kinds["cell"][0]
@@ -128,8 +128,10 @@ def test_csv_is_one_tidy_table() -> None:
     verdict = summary.pairs[0].verdict
     assert verdict is not None
     assert [float(pair[key]) for key in ("value", "low", "high")] == pytest.approx(verdict.estimate.ratio())
-    gap = float(kinds["gap"][0]["value"])
-    assert sum(float(row["value"]) for row in kinds["bar"][:3]) == pytest.approx(gap)
+    gap, bars = float(kinds["gap"][0]["value"]), kinds["bar"]
+    assert kinds["gap"][0]["name"] == "total by threads"
+    assert sum(float(row["value"]) for row in bars[:2]) == pytest.approx(gap)
+    assert sum(float(row["value"]) for row in bars[2:5]) == pytest.approx(gap)
 
 
 def test_csv_of_failures_and_unknown_values() -> None:
@@ -147,8 +149,8 @@ def test_an_unknown_format() -> None:
         render.render(made.summary(**RUNS["single"]), "yaml", expert=False)
 
 
-def estimate(mean: float, half: float) -> statistics.Estimate:
-    return statistics.Estimate(mean, mean - half, mean + half, 0.95, 3, 2, "linear", "test", half)
+def estimate(mean: float, half: float) -> estimates.Estimate:
+    return estimates.Estimate(mean, mean - half, mean + half, 0.95, 3, 2, "linear", "test", half)
 
 
 def test_words() -> None:

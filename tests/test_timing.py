@@ -52,6 +52,12 @@ def test_stepwise_shows_the_dispatch_that_a_block_hides():
     assert block.dispatch_s == pytest.approx(4.0)
 
 
+def test_the_host_part_is_the_cpu_time_of_this_thread():
+    machine, cpu = Machine(dispatch_s=1.0, work_s=3.0), iter((10.0, 12.5))
+    block = timing.time_block(machine, 4, 0, machine.count, machine.clock, lambda: next(cpu))
+    assert block.host_s == pytest.approx(2.5)
+
+
 def test_a_host_bound_step_takes_its_dispatch():
     machine = Machine(dispatch_s=3.0, work_s=1.0)
     block = timing.time_block(machine, 4, 0, machine.count, machine.clock)

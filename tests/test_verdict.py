@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from statsmodels.stats import weightstats
 
+from xlacompare.core import estimates, verdict
 from xlacompare.core import plan as plans
-from xlacompare.core import statistics, verdict
 
 SIX = plans.fixed(6)
 
 
-def log_estimate(ratio: float, se: float, n: int = 6) -> statistics.Estimate:
-    return statistics.estimate(math.log(ratio), se, n - 1, n, 0.95, "log", "test")
+def log_estimate(ratio: float, se: float, n: int = 6) -> estimates.Estimate:
+    return estimates.estimate(math.log(ratio), se, n - 1, n, 0.95, "log", "test")
 
 
 def test_kinds() -> None:
@@ -63,22 +63,22 @@ def test_tost_as_statsmodels() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.normal(1.0, 0.05, 8), rng.normal(1.01, 0.05, 8)
     expected = weightstats.ttost_paired(a, b, -0.05, 0.05)[0]
-    assert verdict.tost_p(statistics.paired_t(a, b), 0.05) == pytest.approx(expected)
-    assert verdict.tost_p(statistics.paired_t(a, b), 0.0) == 1.0
+    assert verdict.tost_p(estimates.paired_t(a, b), 0.05) == pytest.approx(expected)
+    assert verdict.tost_p(estimates.paired_t(a, b), 0.0) == 1.0
 
 
 def test_differences_in_seconds_have_a_margin_in_seconds() -> None:
-    found = statistics.estimate(1e-5, 1e-5, 5, 6, 0.95, "linear", "test")
+    found = estimates.estimate(1e-5, 1e-5, 5, 6, 0.95, "linear", "test")
     assert verdict.judge(found, SIX).kind == "inconclusive"
     assert verdict.judge(found, SIX, margin_s=1e-4).kind == "no_difference"
 
 
 def test_one_launch_and_no_spread() -> None:
-    alone = verdict.judge(statistics.paired_t_log([2.0], [1.0]), SIX)
+    alone = verdict.judge(estimates.paired_t_log([2.0], [1.0]), SIX)
     assert (alone.kind, alone.launches_needed, alone.p_value) == ("inconclusive", None, 1.0)
-    same = verdict.judge(statistics.paired_t_log([1.0] * 3, [1.0] * 3), SIX)
+    same = verdict.judge(estimates.paired_t_log([1.0] * 3, [1.0] * 3), SIX)
     assert same.kind == "no_difference"
-    exact = verdict.judge(statistics.paired_t_log([2.0] * 3, [1.0] * 3), SIX)
+    exact = verdict.judge(estimates.paired_t_log([2.0] * 3, [1.0] * 3), SIX)
     assert exact.kind == "difference"
 
 
@@ -136,7 +136,7 @@ def test_sentences() -> None:
     assert say(1.03, 0.03).startswith("torch_xla and jax on cpu: inconclusive (1.03x [0.95, 1.11]); about ")
     assert say(1.03, 0.03).endswith(" launches would decide; gate passed")
     assert "wide" in say(1.4, 0.2)
-    alone = verdict.judge(statistics.paired_t_log([2.0], [1.0]), SIX)
+    alone = verdict.judge(estimates.paired_t_log([2.0], [1.0]), SIX)
     assert verdict.sentence(alone, "a", "b", "cpu") == (
         "a and b on cpu: inconclusive (2.00x [0.00, inf] wide); a spread takes at least two launches; gate passed"
     )

@@ -113,11 +113,11 @@ def quick(name: str, arm: str) -> tuple[str, ...]:
 
 
 @functools.cache
-def in_own_process(name: str, arm: str) -> tuple[parity.GateResult, dict[str, int]]:
-    """Gate and planted recompile of an arm in a child that has the arm's environment, as a worker of its own has."""
+def in_own_process(name: str, arm: str) -> tuple[parity.GateResult, list[dict[str, Any]]]:
+    """Gate and blocks (see `recompiles`) of an arm in a child with the arm's environment, as a worker of its own has."""
     arms = frameworks.arms(name)
     environment = {**arms.environment("cpu", 1), **arms.ARMS[arm].environment}
     child = conftest.run_child(["-m", "tests.frameworks.own_process", name, arm], env=environment, timeout=240)
     assert child.returncode == 0, child.stderr
     answer = json.loads(child.stdout.splitlines()[-1])
-    return parity.GateResult.from_dict(answer["gate"]), answer["compiles"]
+    return parity.GateResult.from_dict(answer["gate"]), answer["blocks"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from tests.frameworks import native
 from xlacompare.core import timing
@@ -24,14 +25,10 @@ class Disturbed:
             self._compile_something()
 
 
-def blocks(framework: interface.Framework, step: interface.TrainStep, arm: str) -> dict[str, int]:
-    """Compilations that a block says it had: untouched, with one planted, untouched again."""
+def blocks(framework: interface.Framework, step: interface.TrainStep, arm: str) -> list[dict[str, Any]]:
+    """Three blocks as they stand in a record: untouched, with something that compiles in its middle, untouched."""
     step.reset()
     timing.warm_up(step, 0, framework.compile_count)
     plant = native.load(framework.name).compile_something
     disturbed = Disturbed(step, lambda: plant(arm))
-
-    def compiles(runnable: timing.Runnable) -> int:
-        return timing.time_block(runnable, STEPS, 0, framework.compile_count).compiles
-
-    return {"before": compiles(step), "planted": compiles(disturbed), "after": compiles(step)}
+    return [timing.time_block(s, STEPS, 0, framework.compile_count).to_dict() for s in (step, disturbed, step)]

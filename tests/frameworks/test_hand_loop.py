@@ -18,7 +18,7 @@ import scipy.stats
 from tests.frameworks import cases, native
 from xlacompare.core import timing
 
-PAIRS = (60, 120, 240)
+PAIRS = (80, 160, 320)
 BLOCK_S = 0.02
 WIDTH = 0.02
 BOUND = 0.02

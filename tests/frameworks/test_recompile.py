@@ -19,25 +19,20 @@ EVERY_ARM = pytest.mark.parametrize(("framework_name", "arm"), arm_of_every_fram
 @EVERY_ARM
 def test_a_planted_recompile_is_noticed(framework, arm):
     if arm in cases.shared_arms(framework.name):
-        compiles = recompiles.blocks(framework, cases.shared_step(framework, arm), arm)
+        blocks = recompiles.blocks(framework, cases.shared_step(framework, arm), arm)
     else:
-        _, compiles = cases.in_own_process(framework.name, arm)
-    assert compiles["planted"] > 0
-    assert (compiles["before"], compiles["after"]) == (0, 0)
-    assert samples_of(compiles) == [1.0, 3.0]
+        _, blocks = cases.in_own_process(framework.name, arm)
+    before, planted, after = (block["compiles"] for block in blocks)
+    assert planted > 0
+    assert (before, after) == (0, 0)
+    assert samples_of(blocks).tolist() == [
+        blocks[0]["total_s"] / recompiles.STEPS,
+        blocks[2]["total_s"] / recompiles.STEPS,
+    ]
 
 
-def samples_of(compiles):
-    """Seconds of the blocks that count, of a record with these three."""
-    count = len(compiles)
-    blocks = {
-        "series": ["main"] * count,
-        "mode": ["block"] * count,
-        "total_s": [1.0, 2.0, 3.0],
-        "dispatch_s": [0.1] * count,
-        "n": [1] * count,
-        "compiles": list(compiles.values()),
-        "disturbed": [False] * count,
-        "visit": [0, 0, 1],
-    }
-    return samples.launch_samples({"blocks": blocks, "start": {"pid": 1}}).step_s.tolist()
+def samples_of(blocks):
+    """Seconds a step of the blocks that count, of a record with these."""
+    columns = {key: [block[key] for block in blocks] for key in blocks[0]}
+    columns |= {"series": ["main"] * 3, "disturbed": [False] * 3, "visit": [0, 0, 1]}
+    return samples.launch_samples({"blocks": columns, "start": {"pid": 1}}).step_s

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from xlacompare.core import cell_results, comparisons, plan, power, results, samples
+from xlacompare.core import cell_results, comparisons, gaps, plan, power, results, samples
 
 # Assumed before there is a second launch: launches of one side differed by 2-7% on 2-core machines (FACTS, "Noise").
 ASSUMED_LAUNCH_SD = 0.04
@@ -31,7 +31,7 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
         headline_arm=arm,
         pairs=comparisons.with_holm(primary, arm) + others,
         arms=within,
-        gaps=comparisons.gaps(primary, arm, found),
+        gaps=gaps.gaps(primary, arm, found),
         settings=comparisons.changed_settings(found),
         shares=shares(records),
         problems=list(problems),

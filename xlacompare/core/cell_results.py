@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from xlacompare.core import pairs, results, samples, statistics
+from xlacompare.core import estimates, pairs, results, samples
 
-HOST_BOUND, DEVICE_BOUND = 0.9, 0.5  # shares of a block that dispatch takes
+HOST_BOUND, DEVICE_BOUND = 0.5, 0.25  # shares of a block that the dispatching thread computes
 BUILD_STATES = ("cold", "disk", "memory")
 
 
@@ -20,10 +20,13 @@ def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamp
         return results.CellResult(entry.cell, entry.status, entry.reason, num_compiled=entry.num_compiled)
     launches = list(entry.launches.values())
     blocks = np.concatenate([launch.step_s for launch in launches])
-    share = float(np.concatenate([launch.dispatch_s for launch in launches]).sum() / blocks.sum())
+    dispatch, host = (
+        float(np.concatenate([getattr(launch, name) for launch in launches]).sum() / blocks.sum())
+        for name in ("dispatch_s", "host_s")
+    )
     step = step_time(entry)
     facts = entry.records[0].get("facts", {})
-    spread = statistics.percentiles(blocks)
+    spread = estimates.percentiles(blocks)
     return results.CellResult(
         entry.cell,
         entry.status,
@@ -32,9 +35,10 @@ def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamp
         median_s=spread.median,
         p90_s=spread.p90,
         p99_s=spread.p99,
-        dispatch_share=share,
+        dispatch_share=dispatch,
+        host_share=host,
         pipelining=pipelining(launches),
-        bound=bound(entry, share),
+        bound=bound(entry, host),
         flops_per_s=facts["flops_per_step"] / step.mean if facts else None,
         **memory(entry),
         first_step_s={state: first_step(entry, state) for state in BUILD_STATES},
@@ -51,30 +55,37 @@ def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamp
     )
 
 
-def step_time(entry: samples.CellSamples) -> statistics.Estimate:
+def step_time(entry: samples.CellSamples) -> estimates.Estimate:
     """Mean seconds a step: t over launches. One launch gives an interval over its blocks, and says so."""
     launches = list(entry.launches.values())
     if len(launches) > 1:
-        return statistics.t_interval([launch.mean_s for launch in launches], method="t over launches")
+        return estimates.t_interval([launch.mean_s for launch in launches], method="t over launches")
     blocks = launches[0].step_s  # the series against nothing: the mean with the error that its correlation leaves
     found = pairs.block_pair_interval(blocks, np.zeros_like(blocks), scale="linear")
     return dataclasses.replace(found, method="t over the blocks of one launch")
 
 
-def pipelining(launches: Sequence[samples.LaunchSamples]) -> statistics.Estimate | None:
+def pipelining(launches: Sequence[samples.LaunchSamples]) -> estimates.Estimate | None:
     """stepwise - block in seconds a step, over neighbouring blocks."""
     measured = [launch.stepwise for launch in launches if launch.stepwise[0].size > 1]
     return pairs.mean_effect(measured) if measured else None
 
 
-def bound(entry: samples.CellSamples, dispatch_share: float) -> str:
-    """What limits the step. "synchronous": the call does the work itself, its dispatch time tells nothing."""
-    described = entry.records[-1]["environment"].get("framework", {})
-    if not described.get("asynchronous", True):
+def asynchronous(entry: samples.CellSamples) -> bool:
+    """Whether another thread or device does the work: False where the dispatching thread does it itself."""
+    return bool(entry.records[-1]["environment"].get("framework", {}).get("asynchronous", True))
+
+
+def bound(entry: samples.CellSamples, host_share: float) -> str:
+    """What limits the step: the thread that dispatches computes half of it or more, or a quarter or less.
+
+    "synchronous": that thread does the work as well, its CPU time tells nothing.
+    """
+    if not asynchronous(entry):
         return "synchronous"
-    if dispatch_share >= HOST_BOUND:
+    if host_share >= HOST_BOUND:
         return "host"
-    return "device" if dispatch_share < DEVICE_BOUND else "mixed"
+    return "device" if host_share < DEVICE_BOUND else "mixed"
 
 
 def memory(entry: samples.CellSamples) -> dict[str, Any]:

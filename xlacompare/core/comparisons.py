@@ -6,9 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from xlacompare.core import cell_results, errors, pairs, plan, record, results, samples, statistics, verdict
+from xlacompare.core import cell_results, errors, estimates, pairs, plan, record, results, samples, verdict
 
 
 def compare_launches(a: samples.CellSamples, b: samples.CellSamples, chosen: plan.Plan) -> results.Comparison:
@@ -17,8 +15,8 @@ def compare_launches(a: samples.CellSamples, b: samples.CellSamples, chosen: pla
         return results.Comparison(a.cell, b.cell, "launches", problem=problem)
     both = samples.common_launches(a, b)
     mine, other = ([entry.launches[launch].mean_s for launch in both] for entry in (a, b))
-    judged = verdict.judge(statistics.paired_t_log(mine, other, chosen.level), chosen)
-    return results.Comparison(a.cell, b.cell, "launches", judged, statistics.paired_t(mine, other, chosen.level))
+    judged = verdict.judge(estimates.paired_t_log(mine, other, chosen.level), chosen)
+    return results.Comparison(a.cell, b.cell, "launches", judged, estimates.paired_t(mine, other, chosen.level))
 
 
 def compare_blocks(a: samples.CellSamples, b: samples.CellSamples) -> results.Comparison:
@@ -89,47 +87,6 @@ def with_holm(between: Sequence[results.Comparison], arm: str) -> list[results.C
     for i, verdict_of_family in zip(primary, adjusted, strict=True):
         made[i] = dataclasses.replace(made[i], verdict=verdict_of_family)
     return made
-
-
-def gaps(
-    between: Sequence[results.Comparison], arm: str, found: Mapping[str, samples.CellSamples]
-) -> list[results.Gap]:
-    """The gaps of the headline pairs that can be split."""
-    split = [gap_of(pair, found) for pair in between if pair.a.compiler == arm]
-    return [gap for gap in split if gap is not None]
-
-
-def gap_of(pair: results.Comparison, found: Mapping[str, samples.CellSamples]) -> results.Gap | None:
-    """T_a - T_b split by the compiler effect of each side, where both eager arms were measured.
-
-    T_a(c) - T_b(c) = [T_a(eager) - T_b(eager)] - [T_a(eager) - T_a(c)] + [T_b(eager) - T_b(c)], launch by launch: the
-    bars add up exactly.
-    """
-    if pair.difference is None:
-        return None
-    sides = {"a": found[pair.a.id], "b": found[pair.b.id]}
-    eager = {k: found.get(dataclasses.replace(entry.cell, compiler="eager").id) for k, entry in sides.items()}
-    if pair.a.compiler == "eager" or any(entry is None or not entry.timed for entry in eager.values()):
-        return None
-    every = [*sides.values(), *(entry for entry in eager.values() if entry is not None)]
-    launches = sorted(set.intersection(*(set(entry.launches) for entry in every)))
-    if not launches:
-        return None
-    a, b, eager_a, eager_b = (np.array([entry.launches[n].mean_s for n in launches]) for entry in every)
-    arm, name_a, name_b = pair.a.compiler, pair.a.framework, pair.b.framework
-    terms = [
-        (f"op by op: {name_a} eager - {name_b} eager", eager_a - eager_b),
-        (f"compiler of {name_a}: {arm} - eager", a - eager_a),
-        (f"compiler of {name_b}: eager - {arm}", eager_b - b),
-    ]
-    mean_a = float(a.mean())
-    bars = [_bar(name, values, mean_a) for name, values in terms]
-    return results.Gap(pair.a, pair.b, statistics.t_interval(a - b), bars)
-
-
-def _bar(name: str, values: samples.Values, step_s: float) -> results.Bar:
-    mean = float(values.mean())
-    return results.Bar(name, statistics.t_interval(values), mean / step_s if mean > 0 else None)
 
 
 def changed_settings(found: Mapping[str, samples.CellSamples]) -> list[results.Changed]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 from numpy.typing import ArrayLike
 
-from xlacompare.core import statistics
+from xlacompare.core import estimates
 
 Pair = tuple[ArrayLike, ArrayLike]
 
@@ -30,13 +30,13 @@ MIN_CORRELATION, MAX_CORRELATION = -0.1, 0.95
 
 def autocorrelation(values: ArrayLike) -> float:
     """Lag-1 autocorrelation about the sample mean, uncorrected; 0 for fewer than 3 values or no spread."""
-    x = statistics.checked(values)
+    x = estimates.checked(values)
     centred = x - x.mean()
     total = float(centred @ centred)
     return float(centred[1:] @ centred[:-1]) / total if x.size > 2 and total > 0 else 0.0
 
 
-def _correlation(x: statistics.Values) -> float:
+def _correlation(x: estimates.Values) -> float:
     """Lag-1 autocorrelation, corrected for its bias -(1 + 4 rho) / n (Kendall 1954), within the believed range."""
     if x.size < MIN_FOR_CORRELATION:
         return 0.0
@@ -46,17 +46,17 @@ def _correlation(x: statistics.Values) -> float:
 
 def effective_n(values: ArrayLike) -> float:
     """Number of independent values with the same information, n (1 - r) / (1 + r), within [min(2, n), n]."""
-    x = statistics.checked(values)
+    x = estimates.checked(values)
     return min(float(x.size), _information(x))
 
 
-def _information(x: statistics.Values) -> float:
+def _information(x: estimates.Values) -> float:
     """Effective number that may exceed n: negative correlation makes the mean better than independent values do."""
     r = _correlation(x)
     return max(min(2.0, x.size), x.size * (1 - r) / (1 + r))
 
 
-def _mean_variance(x: statistics.Values) -> float:
+def _mean_variance(x: estimates.Values) -> float:
     """Variance of the mean of an autocorrelated series; infinite for one value.
 
     The sample variance of correlated values is too small by 1 - 1/n_eff: hence the division by n_eff - 1.
@@ -67,8 +67,8 @@ def _mean_variance(x: statistics.Values) -> float:
 
 
 def block_pair_interval(
-    a: ArrayLike, b: ArrayLike, level: float = 0.95, scale: statistics.Scale = "log"
-) -> statistics.Estimate:
+    a: ArrayLike, b: ArrayLike, level: float = 0.95, scale: estimates.Scale = "log"
+) -> estimates.Estimate:
     """Effect between two arms of one process: t over pairs of neighbouring blocks, with the effective number of pairs.
 
     The launch cancels within a pair, slow drift within ABBA. On scale "log" the estimate is the logarithm of mean(a) /
@@ -81,17 +81,17 @@ def block_pair_interval(
       level: Two-sided level.
       scale: "log" (ratio) or "linear" (seconds).
     """
-    x, y = statistics.paired(a, b)
+    x, y = estimates.paired(a, b)
     if scale == "log":
-        logarithms = [math.log(side.mean()) for side in (statistics.positive(x), statistics.positive(y))]
+        logarithms = [math.log(side.mean()) for side in (estimates.positive(x), estimates.positive(y))]
         mean, noise = logarithms[0] - logarithms[1], x / x.mean() - y / y.mean()
     else:
         mean, noise = float(x.mean() - y.mean()), x - y
     df = effective_n(noise) - 1
-    return statistics.estimate(mean, math.sqrt(_mean_variance(noise)), df, x.size, level, scale, "t over block pairs")
+    return estimates.estimate(mean, math.sqrt(_mean_variance(noise)), df, x.size, level, scale, "t over block pairs")
 
 
-def pool(estimates: Sequence[statistics.Estimate], level: float = 0.95) -> statistics.Estimate:
+def pool(launches: Sequence[estimates.Estimate], level: float = 0.95) -> estimates.Estimate:
     """One effect from the estimates of several launches: their mean, with the wider of two intervals.
 
     Within: the launches' own errors, df by Satterthwaite. Between: t over the launches. The wider one never covers
@@ -100,21 +100,21 @@ def pool(estimates: Sequence[statistics.Estimate], level: float = 0.95) -> stati
     4.6% and 4.5%.)
 
     Args:
-      estimates: One per launch, from `block_pair_interval`.
+      launches: One per launch, from `block_pair_interval`.
       level: Two-sided level.
     """
-    if not estimates:
+    if not launches:
         raise ValueError("no launch to pool")
-    scale, k = estimates[0].scale, len(estimates)
+    scale, k = launches[0].scale, len(launches)
     if k == 1:
-        return estimates[0].at_level(level)
-    between = statistics.t_interval([e.mean for e in estimates], level, scale, f"t over {k} launches of block pairs")
-    within = statistics.combine([(1 / k, e) for e in estimates], level)
+        return launches[0].at_level(level)
+    between = estimates.t_interval([e.mean for e in launches], level, scale, f"t over {k} launches of block pairs")
+    within = estimates.combine([(1 / k, e) for e in launches], level)
     within = dataclasses.replace(within, n=k, method=f"t over block pairs within {k} launches")
     return max(between, within, key=lambda e: e.half_width if e.df > 0 else -1.0)
 
 
-def pooled_pairs(pairs: Iterable[Pair], level: float = 0.95, scale: statistics.Scale = "log") -> statistics.Estimate:
+def pooled_pairs(pairs: Iterable[Pair], level: float = 0.95, scale: estimates.Scale = "log") -> estimates.Estimate:
     """Effect between two arms of one process over launches: `pool` of `block_pair_interval`.
 
     Args:
@@ -125,6 +125,6 @@ def pooled_pairs(pairs: Iterable[Pair], level: float = 0.95, scale: statistics.S
     return pool([block_pair_interval(a, b, level, scale) for a, b in pairs], level)
 
 
-def mean_effect(pairs: Iterable[Pair], level: float = 0.95) -> statistics.Estimate:
+def mean_effect(pairs: Iterable[Pair], level: float = 0.95) -> estimates.Estimate:
     """Difference a - b in seconds over launches, as `pooled_pairs`."""
     return pooled_pairs(pairs, level, "linear")

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from xlacompare.core import errors, statistics
+from xlacompare.core import errors, estimates
 
 LOOKS = (6, 10, 16, 24)
 OVERALL_ALPHA = 0.05
@@ -148,7 +148,7 @@ def from_budget(budget_s: float, launch_cost_s: float, max_looks: int = 4, **oth
     return sequential(looks, budget_s=budget_s, **others)
 
 
-def should_stop(plan: Plan, n: int, estimate: statistics.Estimate, decided: bool) -> Decision:
+def should_stop(plan: Plan, n: int, estimate: estimates.Estimate, decided: bool) -> Decision:
     """What to do after n units.
 
     Args:

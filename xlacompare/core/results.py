@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from xlacompare.core import cell as cells
-from xlacompare.core import statistics, verdict
+from xlacompare.core import estimates, verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,9 +17,11 @@ class CellResult:
       status, reason: `ok`, or why there is no time.
       step: Mean seconds a step: t over launches; over the blocks of the launch where there is one. None without a time.
       median_s, p90_s, p99_s: Of blocks, seconds a step; p99 only from 1000 blocks.
-      dispatch_share: Dispatch time over block time.
+      dispatch_share: Time until dispatch returned over block time; a call that waits for its work has 100%.
+      host_share: CPU time of the dispatching thread over block time.
       pipelining: stepwise - block, in seconds a step: host time that back-to-back dispatch hides.
-      bound: "host", "device", "mixed" or "synchronous" (dispatch and work are one), see `analysis.bound`.
+      bound: "host", "device", "mixed" or "synchronous" (the dispatching thread does the work), see
+        `cell_results.bound`.
       flops_per_s: Formula FLOPs of a step over its mean time.
       memory_bytes, memory_meaning: Largest over launches.
       first_step_s: Seconds of build and first step: {"cold", "disk", "memory"}; None where that state was not reached.
@@ -36,12 +38,13 @@ class CellResult:
     cell: cells.Cell
     status: str
     reason: str
-    step: statistics.Estimate | None = None
+    step: estimates.Estimate | None = None
     median_s: float | None = None
     p90_s: float | None = None
     p99_s: float | None = None
     dispatch_share: float | None = None
-    pipelining: statistics.Estimate | None = None
+    host_share: float | None = None
+    pipelining: estimates.Estimate | None = None
     bound: str | None = None
     flops_per_s: float | None = None
     memory_bytes: int | None = None
@@ -72,7 +75,7 @@ class Comparison:
     b: cells.Cell
     how: str
     verdict: verdict.Verdict | None = None
-    difference: statistics.Estimate | None = None
+    difference: estimates.Estimate | None = None
     problem: str = ""
 
 
@@ -87,18 +90,23 @@ class Bar:
     """
 
     name: str
-    seconds: statistics.Estimate
+    seconds: estimates.Estimate
     gain: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """T_a - T_b as bars that add up."""
+    """T_a - T_b as bars that add up.
+
+    Attributes:
+      how: "threads" (the dispatching thread and the rest) or "arms" (eager against the arm, on both sides).
+    """
 
     a: cells.Cell
     b: cells.Cell
-    total: statistics.Estimate
+    total: estimates.Estimate
     bars: list[Bar]
+    how: str = "arms"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,7 @@ class LaunchSamples:
       step_s: Seconds a step of each block, [blocks].
       keys: (visit, half) of each block: what its neighbour in another arm has as well.
       dispatch_s: Seconds a step until dispatch returned, [blocks].
+      host_s: CPU seconds a step of the dispatching thread, [blocks].
       stepwise: (seconds a step with a fence after every step, the same of its neighbour block), [pairs] each.
       num_disturbed, num_compiled: Blocks that others disturbed, and during which something was compiled.
       num_disturbed_used: Disturbed blocks that are samples all the same, because too few others are there.
@@ -37,6 +38,7 @@ class LaunchSamples:
     step_s: Values
     keys: list[tuple[int, int]]
     dispatch_s: Values
+    host_s: Values
     stepwise: tuple[Values, Values]
     num_disturbed: int
     num_compiled: int
@@ -101,6 +103,7 @@ def launch_samples(record: Mapping[str, Any]) -> LaunchSamples:
     blocks = record["blocks"]
     step_s = np.asarray(blocks["total_s"]) / np.asarray(blocks["n"])
     dispatch_s = np.asarray(blocks["dispatch_s"]) / np.asarray(blocks["n"])
+    host_s = np.asarray(blocks["host_s"]) / np.asarray(blocks["n"])
     compiled = np.asarray(blocks["compiles"]) > 0
     disturbed = np.asarray(blocks["disturbed"], dtype=bool)
     main = np.asarray([series == "main" for series in blocks["series"]])
@@ -112,6 +115,7 @@ def launch_samples(record: Mapping[str, Any]) -> LaunchSamples:
         step_s=step_s[valid],
         keys=[key for key, good in zip(_keys(blocks, main), valid, strict=True) if good],
         dispatch_s=dispatch_s[valid],
+        host_s=host_s[valid],
         stepwise=_stepwise(blocks, step_s, ~main & ~compiled),
         num_disturbed=int((main & disturbed).sum()),
         num_compiled=int(compiled.sum()),

@@ -40,6 +40,8 @@ class Block:
       n: Steps.
       total_s: Seconds from the first dispatch to the return of the last fence, for all n steps.
       dispatch_s: Seconds until the last dispatch returned (in stepwise mode: the sum over steps).
+      host_s: CPU seconds of the thread that dispatches: Python, tracing, dispatch. A thread that waits uses none, so
+        this is the host's part even where a call blocks until its work is done, unless the work runs in this thread.
       compiles: Compilations during the block; a sample has none.
       start_s: Clock value at its start (same clock for all processes of a machine).
     """
@@ -48,6 +50,7 @@ class Block:
     n: int
     total_s: float
     dispatch_s: float
+    host_s: float
     compiles: int
     start_s: float
 
@@ -62,7 +65,12 @@ class Block:
 
 
 def time_block(
-    step: Runnable, n: int, first: int, compile_count: Callable[[], int], clock: Clock = time.perf_counter
+    step: Runnable,
+    n: int,
+    first: int,
+    compile_count: Callable[[], int],
+    clock: Clock = time.perf_counter,
+    host_clock: Clock = time.thread_time,
 ) -> Block:
     """Runs n steps with one fence at the end.
 
@@ -72,32 +80,38 @@ def time_block(
       first: Index of the first step (picks the batch).
       compile_count: Compilations so far in this process.
       clock: Seconds; monotonic.
+      host_clock: CPU seconds of the calling thread.
     """
     compiled = compile_count()
     run = step.run
-    start = clock()
+    host, start = host_clock(), clock()
     for index in range(first, first + n):
         run(index)
     dispatched = clock()
     step.synchronize()
-    end = clock()
-    return Block("block", n, end - start, dispatched - start, compile_count() - compiled, start)
+    end, host = clock(), host_clock() - host
+    return Block("block", n, end - start, dispatched - start, host, compile_count() - compiled, start)
 
 
 def time_stepwise(
-    step: Runnable, n: int, first: int, compile_count: Callable[[], int], clock: Clock = time.perf_counter
+    step: Runnable,
+    n: int,
+    first: int,
+    compile_count: Callable[[], int],
+    clock: Clock = time.perf_counter,
+    host_clock: Clock = time.thread_time,
 ) -> Block:
     """Runs n steps with a fence after each; arguments as `time_block`."""
     compiled = compile_count()
     dispatch = 0.0
-    start = clock()
+    host, start = host_clock(), clock()
     for index in range(first, first + n):
         begin = clock()
         step.run(index)
         dispatch += clock() - begin
         step.synchronize()
-    end = clock()
-    return Block("stepwise", n, end - start, dispatch, compile_count() - compiled, start)
+    end, host = clock(), host_clock() - host
+    return Block("stepwise", n, end - start, dispatch, host, compile_count() - compiled, start)
 
 
 MODES: dict[str, Callable[..., Block]] = {"block": time_block, "stepwise": time_stepwise}

@@ -12,8 +12,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from xlacompare.core import estimates, power, units
 from xlacompare.core import plan as plans
-from xlacompare.core import power, statistics, units
 
 Kind = Literal["difference", "no_difference", "inconclusive"]
 
@@ -36,7 +36,7 @@ class Verdict:
     """
 
     kind: Kind
-    estimate: statistics.Estimate
+    estimate: estimates.Estimate
     margin: float
     negligible: bool
     launches_needed: int | None
@@ -56,7 +56,7 @@ class Verdict:
         return dataclasses.asdict(self)
 
 
-def judge(estimate: statistics.Estimate, plan: plans.Plan, margin_s: float = 0.0) -> Verdict:
+def judge(estimate: estimates.Estimate, plan: plans.Plan, margin_s: float = 0.0) -> Verdict:
     """The verdict of a look.
 
     Args:
@@ -75,7 +75,7 @@ def judge(estimate: statistics.Estimate, plan: plans.Plan, margin_s: float = 0.0
     return Verdict(kind, at_look, margin, inside and kind == "difference", needed, p, equivalence, p, unit=plan.unit)
 
 
-def tost_p(estimate: statistics.Estimate, bound: float) -> float:
+def tost_p(estimate: estimates.Estimate, bound: float) -> float:
     """p-value of the two one-sided tests that the effect lies inside +-bound; 1 for no bound."""
     if bound <= 0:
         return 1.0
@@ -88,7 +88,7 @@ def _kind(p: float, equivalence_p: float) -> Kind:
     return "no_difference" if equivalence_p <= plans.OVERALL_ALPHA else "inconclusive"
 
 
-def _needed(estimate: statistics.Estimate, plan: plans.Plan, bound: float) -> int | None:
+def _needed(estimate: estimates.Estimate, plan: plans.Plan, bound: float) -> int | None:
     """Units with 80% power, if the truth were the estimate: of the test that needs fewer."""
     if estimate.df <= 0:
         return None

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from xlacompare.core import cell as cells
-from xlacompare.core import results, statistics, units, verdict
+from xlacompare.core import estimates, results, units, verdict
 
 # Diagnostic arms: shown with `expert` only, or where nothing else was measured.
 EXPERT_ARMS = ("nofusion", "opt0")
@@ -184,6 +184,11 @@ def lead_gaps(summary: results.Summary) -> list[results.Gap]:
     return list(largest.values())
 
 
+def first_of_pair(summary: results.Summary, gap: results.Gap) -> bool:
+    """Whether no other way to split the same gap comes before this one: settings are told once."""
+    return next(other for other in summary.gaps if (other.a, other.b) == (gap.a, gap.b)) is gap
+
+
 def matched_gaps(summary: results.Summary) -> list[results.Gap]:
     """Gaps of the headline's settings."""
     return [gap for gap in summary.gaps if gap.a.label == label(summary)]
@@ -200,7 +205,7 @@ def settings_of(summary: results.Summary, gap: results.Gap) -> list[results.Chan
     ]
 
 
-def settings_bar(summary: results.Summary, gap: results.Gap) -> statistics.Estimate | None:
+def settings_bar(summary: results.Summary, gap: results.Gap) -> estimates.Estimate | None:
     """[T_a(shipped) - T_a(matched)] - [T_b(shipped) - T_b(matched)]; None unless both were measured.
 
     The four cells ran in different processes: their errors are taken as independent.
@@ -209,7 +214,7 @@ def settings_bar(summary: results.Summary, gap: results.Gap) -> statistics.Estim
         return None
     shipped = {c.framework: c.effect.difference for c in settings_of(summary, gap) if c.label == "shipped"}
     a, b = shipped.get(gap.a.framework), shipped.get(gap.b.framework)
-    return None if a is None or b is None else statistics.combine([(1, a), (-1, b)])
+    return None if a is None or b is None else estimates.combine([(1, a), (-1, b)])
 
 
 def break_even(summary: results.Summary, result: results.CellResult) -> str:

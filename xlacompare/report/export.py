@@ -18,8 +18,8 @@ CSV: one row per fact; empty where a column does not apply.
   value, low, high, level, n, df, method          the estimate; of a cell its seconds a step
   verdict, margin, p_value, adjusted_p, family    of pairs and arms
   gain         of a bar: share of a's step
-then the fields of a cell: median_s, p90_s, p99_s, dispatch_share, bound, hidden_s, cold_s, disk_s, memory_s,
-break_even_step, memory_bytes, flops_per_s, launches, blocks, disturbed, compiled.
+then the fields of a cell: median_s, p90_s, p99_s, dispatch_share, host_share, bound, hidden_s, cold_s, disk_s,
+memory_s, break_even_step, memory_bytes, flops_per_s, launches, blocks, disturbed, compiled.
 """
 
 from __future__ import annotations
@@ -33,17 +33,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from xlacompare.core import cell as cells
-from xlacompare.core import results, statistics
+from xlacompare.core import estimates, results
 from xlacompare.report import advice, data
 
 SCHEMA = 1
 COLUMNS = (
     "kind", "comparison", "label", "framework", "compiler", "versus_label", "versus_framework", "versus_compiler",
     "name", "status", "reason", "unit", "value", "low", "high", "level", "n", "df", "method", "verdict", "margin",
-    "p_value", "adjusted_p", "family", "gain", "median_s", "p90_s", "p99_s", "dispatch_share", "bound", "hidden_s",
-    "cold_s", "disk_s", "memory_s", "break_even_step", "memory_bytes", "flops_per_s", "launches", "blocks",
-    "disturbed", "compiled",
+    "p_value", "adjusted_p", "family", "gain", "median_s", "p90_s", "p99_s", "dispatch_share", "host_share", "bound",
+    "hidden_s", "cold_s", "disk_s", "memory_s", "break_even_step", "memory_bytes", "flops_per_s", "launches",
+    "blocks", "disturbed", "compiled",
 )  # fmt: skip
+_OF_A_CELL = ("median_s", "p90_s", "p99_s", "dispatch_share", "host_share", "bound")
 
 
 def to_json(summary: results.Summary) -> str:
@@ -116,8 +117,8 @@ def rows(summary: results.Summary) -> Iterator[dict[str, Any]]:
     for changed in summary.settings:
         yield _comparison("setting", changed.effect)
     for gap in summary.gaps:
-        yield {**_sides("gap", gap.a, gap.b), **_estimate(gap.total), "name": "total"}
-        settings = data.settings_bar(summary, gap)
+        yield {**_sides("gap", gap.a, gap.b), **_estimate(gap.total), "name": f"total by {gap.how}"}
+        settings = data.settings_bar(summary, gap) if data.first_of_pair(summary, gap) else None
         if settings is not None:
             yield {**_sides("settings_bar", gap.a, gap.b), **_estimate(settings), "name": "settings"}
         for bar in gap.bars:
@@ -132,7 +133,7 @@ def _cell(result: results.CellResult) -> dict[str, Any]:
     return {
         **row,
         **_estimate(result.step),
-        **{key: getattr(result, key) for key in ("median_s", "p90_s", "p99_s", "dispatch_share", "bound")},
+        **{key: getattr(result, key) for key in _OF_A_CELL},
         "hidden_s": None if result.pipelining is None else result.pipelining.mean,
         **{f"{state}_s": first.get(state) for state in ("cold", "disk", "memory")},
         **{key: getattr(result, key) for key in ("break_even_step", "memory_bytes", "flops_per_s")},
@@ -161,7 +162,7 @@ def _sides(kind: str, a: cells.Cell, b: cells.Cell | None) -> dict[str, Any]:
     return row
 
 
-def _estimate(estimate: statistics.Estimate) -> dict[str, Any]:
+def _estimate(estimate: estimates.Estimate) -> dict[str, Any]:
     log = estimate.scale == "log"
     value, low, high = estimate.ratio() if log else (estimate.mean, estimate.low, estimate.high)
     row = {"unit": "ratio" if log else "s", "value": value, "low": low, "high": high}

@@ -13,8 +13,8 @@ Column = tuple[str, Callable[[results.CellResult], str]]
 DEFINITIONS = """\
 step: mean seconds of a training step (forward, loss, backward, update) in blocks of steps with one fence at the end; \
 interval by t over launches, or over the blocks of the only launch
-bound by: host, where dispatch takes 90% or more of a block; device, below 50%; mixed between; sync, where a call \
-returns after its work so that dispatch tells nothing; the percentage is dispatch time over block time
+bound by: CPU time of the dispatching thread (Python, tracing, dispatch) over block time; host from 50%, device below \
+25%, mixed between; sync, where that thread does the work itself
 hidden: step time with a fence after every step minus step time: host time that dispatching ahead hides
 first step: build and first step; cold, with empty caches; from disk, in a later process by the framework's own \
 counter; again, in the same process
@@ -76,7 +76,7 @@ def _columns() -> list[Column]:
         ("cell", lambda r: data.side(r.cell)),
         ("step ms", lambda r: words.step_ms(r.step)),
         ("median", lambda r: words.milliseconds(r.median_s)),
-        ("bound by", lambda r: words.bound(r.bound, r.dispatch_share)),
+        ("bound by", lambda r: words.bound(r.bound, r.host_share)),
         ("hidden", lambda r: "-" if r.pipelining is None else words.milliseconds(r.pipelining.mean)),
         ("first s", lambda r: words.seconds(r.first_step_s.get("cold"))),
         ("memory", lambda r: words.size(r.memory_bytes)),

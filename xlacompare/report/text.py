@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xlacompare.core import results, statistics
+from xlacompare.core import estimates, results
 from xlacompare.report import advice, data, words
 from xlacompare.report import page as pages
 
@@ -123,25 +123,26 @@ def _compiling(page: pages.Page, summary: results.Summary, pair: results.Compari
 
 def write_gap(page: pages.Page, summary: results.Summary, gap: results.Gap) -> None:
     """Writes a gap: the sum, the settings beside it, the bars that add up to it."""
-    settings = data.settings_bar(summary, gap)
+    first = data.first_of_pair(summary, gap)
+    settings = data.settings_bar(summary, gap) if first else None
     terms = [bar.seconds.mean for bar in gap.bars] + ([settings.mean] if settings else [])
     places, largest = words.places_ms(gap.total.mean, terms), max(map(abs, terms), default=0.0)
     called = data.names(summary.cells)[gap.a.comparison]
     total = words.signed_ms(gap.total, places)
     step = next(r.step for r in summary.cells if r.cell == gap.a)
     closed = words.gain(gap.total.mean / step.mean, gap.total) if step and gap.total.mean > 0 else ""
-    sides = f"{called}: {gap.a.framework} - {gap.b.framework} = {total} ms, the sum of"
+    sides = f"{called}: {gap.a.framework} - {gap.b.framework} = {total} ms, {words.SPLITS[gap.how]}"
     page.verbatim(f"  {sides:<{GAIN_COLUMN - 2}}{closed}", "bold")
     if settings:
         _bar(page, "settings (not the same work, not summed)", settings, places, largest, words.gain(None, settings))
-    for changed in data.settings_of(summary, gap):
+    for changed in data.settings_of(summary, gap) if first else ():
         if ":" in changed.label:
             _changed(page, changed, places, largest)
     for bar in gap.bars:
         _bar(page, bar.name, bar.seconds, places, largest, words.gain(bar.gain, bar.seconds))
 
 
-def _bar(page: pages.Page, name: str, seconds: statistics.Estimate, places: int, largest: float, gain: str) -> None:
+def _bar(page: pages.Page, name: str, seconds: estimates.Estimate, places: int, largest: float, gain: str) -> None:
     value = words.signed_ms(seconds, places)
     style = "dim" if words.includes_zero(seconds) else ""
     if len(name) > NAME_WIDTH:
@@ -192,7 +193,7 @@ def _cost(summary: results.Summary, r: results.CellResult, one_arm: bool) -> lis
     return [
         r.cell.framework if one_arm else data.side(r.cell),
         "-" if r.step is None else words.milliseconds(r.step.mean),
-        words.bound(r.bound, r.dispatch_share),
+        words.bound(r.bound, r.host_share),
         *first,
         data.break_even(summary, r),
         words.size(r.memory_bytes),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from xlacompare.core import statistics, units
+from xlacompare.core import estimates, units
 
 MS = 1e-3
 BAR_WIDTH = 12
@@ -25,14 +25,14 @@ def places_ms(total: float, terms: Iterable[float] = ()) -> int:
     return min(decimals([total / MS]), decimals([value / MS for value in (total, *terms)], 5))
 
 
-def signed_ms(estimate: statistics.Estimate, places: int) -> str:
+def signed_ms(estimate: estimates.Estimate, places: int) -> str:
     """A difference in milliseconds with so many decimals, such as "+5.12 [+4.90, +5.34]"."""
     ends = (estimate.mean, estimate.low, estimate.high)
     mean, low, high = (f"{value / MS:+.{places}f}" for value in ends)
     return f"{mean} [{low}, {high}]"
 
 
-def step_ms(estimate: statistics.Estimate | None) -> str:
+def step_ms(estimate: estimates.Estimate | None) -> str:
     """A time with its interval in milliseconds, called wide where it is."""
     if estimate is None:
         return "-"
@@ -41,12 +41,12 @@ def step_ms(estimate: statistics.Estimate | None) -> str:
     return f"{mean} [{low}, {high}]{' wide' if is_wide(estimate) else ''}"
 
 
-def is_wide(estimate: statistics.Estimate) -> bool:
+def is_wide(estimate: estimates.Estimate) -> bool:
     """Whether the ends of a time's interval differ by more than the factor `units.WIDE`, or it has no end."""
     return not 0 < estimate.low <= estimate.high < math.inf or estimate.high / estimate.low > units.WIDE
 
 
-def includes_zero(estimate: statistics.Estimate) -> bool:
+def includes_zero(estimate: estimates.Estimate) -> bool:
     """Whether the interval of a difference leaves its sign open."""
     return estimate.low <= 0 <= estimate.high
 
@@ -66,6 +66,9 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
+SPLITS = {"threads": "by thread the sum of", "arms": "by arm the sum of"}
+
+
 def bound(name: str | None, dispatch: float | None) -> str:
     """What limits a step and the share of it that dispatch takes; no share where dispatch is the work itself."""
     if name is None:
@@ -83,7 +86,7 @@ def size(value: float | None) -> str:
     return "-" if value is None else units.format_bytes(value)
 
 
-def gain(value: float | None, seconds: statistics.Estimate) -> str:
+def gain(value: float | None, seconds: estimates.Estimate) -> str:
     """A bar's "gain if fixed"; more than all of the step cannot be gained alone, and is not printed as if it could."""
     if includes_zero(seconds):
         return "unclear"

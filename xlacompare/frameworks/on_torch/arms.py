@@ -15,7 +15,7 @@ ARMS: dict[str, interface.ArmSpec] = {
         name="captured",
         definition="AOTAutograd's graphs of model and loss (torch.compile, as backend aot_eager, but run as generated "
         "code, not by an interpreter): eager mode's kernels one by one; the user's Python and the autograd engine are "
-        "gone, dispatch is not; torch.optim and the running statistics stay eager (captured, they would not be in place)",
+        "gone, dispatch is not; torch.optim and running statistics stay eager (captured, they would not be in place)",
         scope="two graphs, no graph break: model and loss; their backward pass",
     ),
     "compiled": interface.ArmSpec(
@@ -31,6 +31,8 @@ ARMS: dict[str, interface.ArmSpec] = {
         scope="two graphs, no graph break: the model; its backward pass",
     ),
 }
+
+GATE_ARM = "eager"
 
 LACKS: dict[str, str] = {
     "openxla": "a TorchDynamo backend of torch_xla; use --framework=torch_xla",

@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 from statsmodels.stats import power as sm_power
 
-from xlacompare.core import pairs, power, statistics
+from xlacompare.core import estimates, pairs, power
 
 
 def test_t_interval_by_hand() -> None:
     # mean 3, sd sqrt(2.5), se sqrt(0.5), t(0.975, 4) = 2.776445
-    found = statistics.t_interval([1, 2, 3, 4, 5], 0.95)
+    found = estimates.t_interval([1, 2, 3, 4, 5], 0.95)
     assert found.mean == 3
     assert found.df == 4
     assert found.n == 5
@@ -27,52 +27,52 @@ def test_t_interval_by_hand() -> None:
 def test_t_interval_as_scipy(level: float) -> None:
     x = np.random.default_rng(0).lognormal(size=9)
     expected = stats.ttest_1samp(x, 0).confidence_interval(level)
-    found = statistics.t_interval(x, level)
+    found = estimates.t_interval(x, level)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert found.p_value() == pytest.approx(stats.ttest_1samp(x, 0).pvalue)
 
 
 def test_one_value_knows_nothing_about_its_spread() -> None:
-    found = statistics.t_interval([2.0])
+    found = estimates.t_interval([2.0])
     assert (found.mean, found.low, found.high, found.df) == (2.0, -math.inf, math.inf, 0)
     assert found.p_value() == 1.0
     assert found.half_width == math.inf
-    assert statistics.paired_t_log([2.0], [1.0]).ratio() == (pytest.approx(2.0), 0.0, math.inf)
+    assert estimates.paired_t_log([2.0], [1.0]).ratio() == (pytest.approx(2.0), 0.0, math.inf)
 
 
 def test_two_values_have_one_degree_of_freedom() -> None:
-    found = statistics.t_interval([1.0, 3.0])
+    found = estimates.t_interval([1.0, 3.0])
     assert found.df == 1
     assert found.high == pytest.approx(2 + 12.7062 * 1.0, rel=1e-5)
 
 
 def test_zero_variance() -> None:
-    same = statistics.t_interval([2.0, 2.0, 2.0])
+    same = estimates.t_interval([2.0, 2.0, 2.0])
     assert (same.low, same.high) == (2.0, 2.0)
     assert same.p_value() == 0.0
-    assert statistics.t_interval([0.0, 0.0]).p_value() == 1.0
-    assert statistics.welch([1.0, 1.0], [1.0, 1.0]).half_width == 0.0
+    assert estimates.t_interval([0.0, 0.0]).p_value() == 1.0
+    assert estimates.welch([1.0, 1.0], [1.0, 1.0]).half_width == 0.0
 
 
 @pytest.mark.parametrize("values", [[], [1.0, math.nan], [1.0, math.inf], [[1.0, 2.0]]])
 def test_what_is_no_sample(values: list[float]) -> None:
     with pytest.raises(ValueError, match="value"):
-        statistics.t_interval(values)
+        estimates.t_interval(values)
 
 
 def test_paired_ratio_by_hand() -> None:
     # log ratios are log 2, log 2, log 4: mean 4/3 log 2, sd log 2 / sqrt(3), se log 2 / 3, t(0.975, 2) = 4.302653
-    found = statistics.paired_t_log([2.0, 6.0, 4.0], [1.0, 3.0, 1.0])
+    found = estimates.paired_t_log([2.0, 6.0, 4.0], [1.0, 3.0, 1.0])
     assert found.ratio()[0] == pytest.approx(2 ** (4 / 3))
     assert found.ratio()[2] == pytest.approx(2 ** (4 / 3 + 4.302653 / 3), rel=1e-6)
 
 
 def test_paired_difference_in_seconds() -> None:
-    assert statistics.paired_t([2.0, 4.0], [1.0, 2.0]).mean == 1.5
+    assert estimates.paired_t([2.0, 4.0], [1.0, 2.0]).mean == 1.5
     with pytest.raises(ValueError, match="got 2 and 1"):
-        statistics.paired_t([1.0, 2.0], [1.0])
+        estimates.paired_t([1.0, 2.0], [1.0])
     with pytest.raises(ValueError, match="zero or negative"):
-        statistics.paired_t_log([1.0, 0.0], [1.0, 1.0])
+        estimates.paired_t_log([1.0, 0.0], [1.0, 1.0])
 
 
 @pytest.mark.parametrize("sizes", [(6, 6), (4, 9), (2, 3)])
@@ -80,39 +80,39 @@ def test_welch_as_scipy(sizes: tuple[int, int]) -> None:
     rng = np.random.default_rng(1)
     a, b = rng.normal(10, 1, sizes[0]), rng.normal(9, 3, sizes[1])
     expected = stats.ttest_ind(a, b, equal_var=False)
-    found = statistics.welch(a, b)
+    found = estimates.welch(a, b)
     assert found.df == pytest.approx(expected.df)
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
     assert found.n == min(sizes)
     logs = stats.ttest_ind(np.log(abs(a)), np.log(abs(b)), equal_var=False).confidence_interval(0.95)
-    assert statistics.welch_log(abs(a), abs(b)).low == pytest.approx(logs.low)
+    assert estimates.welch_log(abs(a), abs(b)).low == pytest.approx(logs.low)
 
 
 def test_welch_with_one_launch_on_a_side() -> None:
-    assert statistics.welch([1.0], [1.0, 2.0]).half_width == math.inf
+    assert estimates.welch([1.0], [1.0, 2.0]).half_width == math.inf
 
 
 def test_at_level_and_inverse() -> None:
-    found = statistics.paired_t_log([2.0, 6.0, 4.0], [1.0, 3.0, 1.0])
+    found = estimates.paired_t_log([2.0, 6.0, 4.0], [1.0, 3.0, 1.0])
     assert found.at_level(0.8).half_width < found.half_width
     assert found.at_level(0.8).at_level(0.95) == found
     assert found.inverse().ratio()[1] == pytest.approx(1 / found.ratio()[2])
     with pytest.raises(ValueError, match="level"):
         found.at_level(95)
     with pytest.raises(ValueError, match="log"):
-        statistics.t_interval([1, 2]).ratio()
+        estimates.t_interval([1, 2]).ratio()
 
 
 def test_combine_adds_variances() -> None:
-    a, b = statistics.t_interval([1.0, 2.0, 3.0]), statistics.t_interval([5.0, 7.0, 9.0, 11.0])
-    found = statistics.combine([(1.0, a), (-1.0, b)])
+    a, b = estimates.t_interval([1.0, 2.0, 3.0]), estimates.t_interval([5.0, 7.0, 9.0, 11.0])
+    found = estimates.combine([(1.0, a), (-1.0, b)])
     assert found.mean == -6
     assert found.se == pytest.approx(math.hypot(a.se, b.se))
     expected = stats.ttest_ind([1.0, 2.0, 3.0], [5.0, 7.0, 9.0, 11.0], equal_var=False).df
     assert found.df == pytest.approx(expected)
     with pytest.raises(ValueError, match="cannot be added"):
-        statistics.combine([(1.0, a), (1.0, statistics.paired_t_log([1, 2], [1, 3]))])
-    assert statistics.combine([(1.0, a), (1.0, statistics.t_interval([1.0]))]).half_width == math.inf
+        estimates.combine([(1.0, a), (1.0, estimates.paired_t_log([1, 2], [1, 3]))])
+    assert estimates.combine([(1.0, a), (1.0, estimates.t_interval([1.0]))]).half_width == math.inf
 
 
 def test_autocorrelation_by_hand() -> None:
@@ -169,7 +169,7 @@ def test_correlated_pairs_widen_the_interval() -> None:
     rng = np.random.default_rng(3)
     noise = np.repeat(rng.normal(0, 0.02, 20), 4)
     b = np.ones(80)
-    plain = statistics.t_interval(noise)
+    plain = estimates.t_interval(noise)
     assert pairs.block_pair_interval(1 + noise, b).half_width > 1.5 * plain.half_width
 
 
@@ -186,12 +186,12 @@ def test_block_pairs_cover(rho: float) -> None:
 
 
 def test_pool_takes_the_wider_interval() -> None:
-    close = [statistics.estimate(m, 0.01, 50, 51, 0.95, "log", "") for m in (0.10, 0.10, 0.101)]
+    close = [estimates.estimate(m, 0.01, 50, 51, 0.95, "log", "") for m in (0.10, 0.10, 0.101)]
     within = pairs.pool(close)
     assert within.se == pytest.approx(0.01 / math.sqrt(3))
     assert within.df == pytest.approx(150)
     assert within.n == 3
-    apart = [statistics.estimate(m, 0.01, 50, 51, 0.95, "log", "") for m in (0.0, 0.1, 0.2)]
+    apart = [estimates.estimate(m, 0.01, 50, 51, 0.95, "log", "") for m in (0.0, 0.1, 0.2)]
     between = pairs.pool(apart)
     assert (between.low, between.high) == pytest.approx((0.1 - 4.302653 * 0.1 / 3**0.5, 0.1 + 4.302653 * 0.1 / 3**0.5))
     assert pairs.pool(apart[:1], 0.9) == apart[0].at_level(0.9)
@@ -211,12 +211,12 @@ def test_mean_effect_is_in_seconds() -> None:
 
 
 def test_percentiles() -> None:
-    few = statistics.percentiles(np.arange(1.0, 1000.0))
+    few = estimates.percentiles(np.arange(1.0, 1000.0))
     assert few.p99 is None
-    many = statistics.percentiles(np.arange(1.0, 1001.0))
+    many = estimates.percentiles(np.arange(1.0, 1001.0))
     assert (many.mean, many.median) == (500.5, 500.5)
     assert many.p99 == pytest.approx(990.01)
-    assert statistics.percentiles([3.0]).median == 3.0
+    assert estimates.percentiles([3.0]).median == 3.0
 
 
 def test_power_as_statsmodels_and_by_round_trip() -> None:

@@ -183,8 +183,8 @@ def test_json_and_exit_code():
     ("arguments", "code", "text"),
     [
         (["--framework=jux"], errors.EXIT_BAD_INPUT, "unknown framework 'jux'; known: jax, torch, torch_xla"),
-        (["--format=xml"], 1, "should be one of"),
-        (["stray"], 1, "unexpected arguments: stray"),
+        (["--format=xml"], errors.EXIT_BAD_INPUT, "should be one of"),
+        (["stray"], errors.EXIT_BAD_INPUT, "unexpected arguments: stray"),
     ],
 )
 def test_bad_input(run_python, arguments, code, text):

@@ -114,7 +114,7 @@ def quick(name: str, arm: str) -> tuple[str, ...]:
 
 @functools.cache
 def in_own_process(name: str, arm: str) -> tuple[parity.GateResult, list[dict[str, Any]]]:
-    """Gate and blocks (see `recompiles`) of an arm in a child with the arm's environment, as a worker of its own has."""
+    """Gate and blocks (see `recompiles`) of an arm in a child with the arm's environment, as a worker has."""
     arms = frameworks.arms(name)
     environment = {**arms.environment("cpu", 1), **arms.ARMS[arm].environment}
     child = conftest.run_child(["-m", "tests.frameworks.own_process", name, arm], env=environment, timeout=240)

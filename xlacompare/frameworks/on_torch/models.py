@@ -274,10 +274,10 @@ class Transformer(nn.Module):
 
 
 def _masked(x: torch.Tensor, batch: Batch, name: str) -> torch.Tensor:
-    mask = batch.get(f"mask.{name}")
-    return x if mask is None else x * mask.to(x.dtype)
+    return x if f"mask.{name}" not in batch else x * batch[f"mask.{name}"].to(x.dtype)
 
 
+loss_of = operations.loss_of
 MODELS: dict[str, type[nn.Module]] = {"mlp": Mlp, "convnet": Convnet, "transformer": Transformer}
 
 
@@ -290,12 +290,6 @@ def make(
     """The workload's model with uninitialised parameters of the dtype's parameter type, on the CPU."""
     model = MODELS[workload.name](workload.config, COMPUTE_DTYPES[dtype], gelu, batch_norm)
     return model.to(PARAMETER_DTYPES[dtype])
-
-
-def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean cross entropy over all labels; logits [..., classes] are widened from bfloat16 to float32."""
-    wide = logits.float() if logits.dtype == torch.bfloat16 else logits
-    return functional.cross_entropy(wide.flatten(0, -2), labels.flatten())
 
 
 def update_statistics(model: nn.Module, statistics: Statistics) -> None:

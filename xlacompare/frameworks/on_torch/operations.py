@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch.nn import functional
 
 BatchNorm = Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
 
@@ -34,3 +35,9 @@ def composed_batch_norm(
 def composed_gelu(inputs: torch.Tensor) -> torch.Tensor:
     """Exact GELU, x * (1 + erf(x / sqrt(2))) / 2, for where the stock one is inexact (torch_xla float64, 1.2e-9)."""
     return inputs * 0.5 * (1.0 + torch.erf(inputs * 0.7071067811865476))
+
+
+def loss_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy over all labels; logits [..., classes] are widened from bfloat16 to float32."""
+    wide = logits.float() if logits.dtype == torch.bfloat16 else logits
+    return functional.cross_entropy(wide.flatten(0, -2), labels.flatten())

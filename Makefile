@@ -7,7 +7,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-RUN_FLAGS ?=
+RUN_FLAGS ?= --compiler=compiled
 TEST_FLAGS ?=
 FRAMEWORKS ?= jax,torch_xla,torch
 

@@ -64,3 +64,14 @@ def test_gap_by_threads_adds_up_and_needs_both_sides_asynchronous():
     assert sum(bar.seconds.mean for bar in gap.bars) == pytest.approx(gap.total.mean)
     records[-1]["environment"]["framework"]["asynchronous"] = False
     assert gaps.by_threads(pair, samples.collect(records)) is None
+
+
+def test_nothing_is_tested_between_looks() -> None:
+    """Five launches of a plan that looks after six: the interval is there, the verdict is not."""
+    records = launches(JAX, [1.0, 1.01, 0.99, 1.0, 1.0]) + launches(TORCH, [2.0, 2.01, 1.99, 2.0, 2.0])
+    found = samples.collect(records)
+    for looks, kind, needed in ((5, "difference", None), (6, "inconclusive", 6)):
+        (pair,) = comparisons.framework_pairs(found, plan.fixed(looks))
+        assert pair.verdict is not None
+        assert (pair.verdict.kind, pair.verdict.launches_needed) == (kind, needed)
+        assert pair.verdict.estimate.ratio()[0] == pytest.approx(2.0, rel=0.01)

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from functorch import compile as aot_compile
 from torch import func, nn
-from torch._dynamo.backends import common
 
 from xlacompare.core import errors
 from xlacompare.frameworks.on_torch import arms, counters, models, optimizers
@@ -76,21 +74,10 @@ def _eager(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, A
 def _captured(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:
     # The optimizer stays eager: AOTAutograd makes it functional, and nothing puts it back in place. The transformer's
     # whole step would run 2760 aten operations instead of 1738, and take 1.8 times as long as eager.
-    captured = torch.compile(_loss_function(model), backend=_same_kernels(), fullgraph=True, dynamic=False)
+    captured = torch.compile(
+        _loss_function(model), backend=counters.same_kernels_backend(), fullgraph=True, dynamic=False
+    )
     return _stepwise(captured, model, optimizer)
-
-
-def _same_kernels() -> Callable[..., Any]:
-    """The backend `aot_eager`, but with the graphs run as generated Python code, and nothing computed twice.
-
-    Stock `aot_eager` (2.9.1) interprets its graphs by `torch.fx.Interpreter`, at 20 us a node: 1.3-1.4 times eager's
-    time on the tiny models, which would be booked as the effect of capturing.
-    """
-
-    def generated_code(graph: torch.fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
-        return aot_compile.make_boxed_func(graph.forward)
-
-    return common.aot_autograd(fw_compiler=generated_code, partition_fn=aot_compile.default_partition)
 
 
 def _inductor_model(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:

@@ -121,7 +121,7 @@ class Step:
         arrays.load(self._model, workload, *initial)
         self._model.to(device)
         self._batches = [_to_device(arrays.batch_to_torch(batch, dtype), device) for batch in batches]
-        options = compiler.inductor_options(bool(_value(settings, "cpp_wrapper")))
+        options = compiler.inductor_options(device.type == "cpu" and bool(_value(settings, "cpp_wrapper")))
         self._program = compiler.build(arm, self._model, workload.optimizer, options)
         self._loss = torch.zeros(())
         self.compile_times = self._first_run()

@@ -31,7 +31,12 @@ def define_flags() -> None:
     flags.DEFINE_list("dtype", ["float32"], "float32, float64, bfloat16 (float32 parameters, bfloat16 compute).")
     flags.DEFINE_integer("batch_size", None, "Examples per step; default: the preset's.")
     flags.DEFINE_string("optimizer", None, "sgd (momentum) or adamw; default: the workload's.")
-    flags.DEFINE_integer("launches", 3, "Fresh processes per framework; 0: planned looks after 6, 10, 16, 24 launches.")
+    flags.DEFINE_integer(
+        "launches",
+        None,
+        "Fresh processes per framework; 0: planned looks after 6, 10, 16, 24 launches. Default: 3, the least for a "
+        "comparison of frameworks; 2 for one framework, whose arms are compared inside a process.",
+    )
     flags.DEFINE_float("target_ci", None, "Half-width of the intervals (0.02 = 2%) at which planned looks stop.")
     flags.DEFINE_float("budget_s", None, "Seconds for the run; fixes the number of planned looks (--launches=0).")
     flags.DEFINE_float("margin", 0.05, "Share below which a difference between frameworks counts as negligible.")
@@ -67,7 +72,7 @@ def read_config() -> config.RunConfig:
         dtypes=tuple(values.dtype),
         batch_size=values.batch_size,
         optimizer=values.optimizer,
-        launches=values.launches,
+        launches=values.launches if values.launches is not None else (3 if len(values.framework) > 1 else 2),
         target_ci=values.target_ci,
         margin=values.margin,
         budget_s=values.budget_s,

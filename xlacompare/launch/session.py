@@ -17,8 +17,8 @@ from xlacompare.core import config, foreign, machine, schedule
 from xlacompare.launch import pool as pools
 from xlacompare.launch import preparation, process
 
-MIN_VISITS, MAX_VISITS = 6, 60
-STEPWISE_VISITS = 3
+MIN_VISITS, MAX_VISITS = 4, 60
+MAX_STEPWISE_VISITS = 3  # and one for every four others, so that slow arms do not spend their time there
 MAX_FOREIGN_SHARE = 0.10
 MAX_REPEATED_SHARE = 0.5  # at most half as many visits again: on a busy machine everything is disturbed
 
@@ -143,6 +143,7 @@ class Session:
         outer = list(schedule.orders(range(len(groups)), visits, seed))
         inner = [list(schedule.orders(range(len(g)), visits, seed + 1 + i)) for i, g in enumerate(groups)]
         repeats = int(visits * len(groups) * MAX_REPEATED_SHARE)
+        every = visits // min(MAX_STEPWISE_VISITS, max(1, visits // 4))
         for visit in range(visits):
             for index in outer[visit]:
                 order = [groups[index][i] for i in inner[index][visit]]
@@ -153,7 +154,7 @@ class Session:
                     disturbed = self._visit(sequence, visits + repeats, "main")
                 if disturbed is None:
                     return False
-            if visit % max(1, visits // STEPWISE_VISITS) == 0 and not self._stepwise(groups, visit):
+            if visit % every == every // 2 and not self._stepwise(groups, visit):
                 return False
         return True
 

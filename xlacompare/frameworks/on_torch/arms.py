@@ -78,7 +78,7 @@ SETTINGS: dict[str, interface.Setting] = {
         shipped=False,
         where="build",
         note="Inductor's host code in C++, all CPU kernels of a graph in one file: a third of the compile time, and no "
-        "Python between kernels (arms compiled and inductor_model)",
+        "Python between kernels (arms compiled and inductor_model; on the CPU only)",
     ),
 }
 

@@ -94,12 +94,12 @@ class Adapter:
         """Builds the step and runs it for the first time, since torch.compile compiles when it first runs; then resets.
 
         Raises:
-          BadInputError: A setting that torch does not have.
+          BadInputError: A setting that torch does not have, or that only the environment sets.
           UnsupportedError: torch lacks the arm.
         """
-        unknown = set(settings) - set(arms.SETTINGS)
+        unknown = set(settings) - {name for name, setting in arms.SETTINGS.items() if setting.where == "build"}
         if unknown:
-            raise errors.BadInputError(f"torch has no setting {', '.join(sorted(unknown))}")
+            raise errors.BadInputError(f"torch has no build setting {', '.join(sorted(unknown))}")
         return Step(self._device, workload, (parameters, buffers), batches, dtype, arm, settings)
 
 

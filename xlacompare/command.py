@@ -27,7 +27,9 @@ def parse(argv: list[str]) -> list[str]:
 
 def launch(body: Callable[[], int]) -> None:
     """Runs a command's body under absl and exits with its code."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a scheduler's TERM ends a run as Ctrl-C does
+    # A scheduler's TERM ends a run as Ctrl-C does; and Ctrl-C works where a background shell had it ignored.
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.default_int_handler)
     app.run(lambda _: _guarded(body), flags_parser=_helped)
 
 

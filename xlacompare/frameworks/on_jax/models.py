@@ -150,6 +150,12 @@ def _causal(length: int) -> np.ndarray:
     return np.tril(np.ones((length, length), bool))
 
 
+def _masked(x: jax.Array, batch: Batch, name: str) -> jax.Array:
+    """Dropout by the injected mask; a batch without masks has none."""
+    mask = batch.get(f"mask.{name}")
+    return x if mask is None else x * mask.astype(x.dtype)
+
+
 class Attention(nnx.Module):
     """Causal self-attention: qkv -> softmax(q k^T / sqrt(head_dim)) * mask -> out (Vaswani et al. 2017)."""
 
@@ -159,15 +165,15 @@ class Attention(nnx.Module):
         self.qkv = layers.dense(config.width, 3 * config.width, precision, rngs)
         self.out = layers.dense(config.width, config.width, precision, rngs)
 
-    def __call__(self, x: jax.Array, mask: jax.Array) -> jax.Array:
-        """x [batch, length, width], mask [batch, heads, length, length]."""
+    def __call__(self, x: jax.Array, batch: Batch, name: str) -> jax.Array:
+        """x [batch, length, width]; `name` is the own neutral name, its mask [batch, heads, length, length]."""
         size, length, width = x.shape
         query, key, value = (
             part.reshape(size, length, self.heads, width // self.heads) for part in jnp.split(self.qkv(x), 3, axis=-1)
         )
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * (width // self.heads) ** -0.5
         scores = jnp.where(_causal(length), scores.astype(self.statistic), -jnp.inf)
-        probabilities = jax.nn.softmax(scores).astype(x.dtype) * mask.astype(x.dtype)
+        probabilities = _masked(jax.nn.softmax(scores).astype(x.dtype), batch, name)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
         return self.out(mixed.reshape(size, length, width))
 
@@ -195,12 +201,12 @@ class DecoderBlock(nnx.Module):
 
     def __call__(self, x: jax.Array, name: str, batch: Batch, tap: Tap) -> jax.Array:
         """x [batch, length, width]; `name` is the block's own neutral name."""
-        attended = self.attention(self.norm1(x), batch[f"mask.{name}.attention"])
+        attended = self.attention(self.norm1(x), batch, f"{name}.attention")
         tap(f"{name}.attention", attended)
-        x = x + attended * batch[f"mask.{name}.attention_out"].astype(x.dtype)
+        x = x + _masked(attended, batch, f"{name}.attention_out")
         fed = self.mlp(self.norm2(x))
         tap(f"{name}.mlp", fed)
-        x = x + fed * batch[f"mask.{name}.mlp"].astype(x.dtype)
+        x = x + _masked(fed, batch, f"{name}.mlp")
         tap(name, x)
         return x
 
@@ -223,7 +229,7 @@ class Transformer(nnx.Module):
         """Logits of a batch."""
         tokens = batch["inputs"]
         x = self.token_embedding(tokens) + self.position_embedding(jnp.arange(tokens.shape[1]))
-        x = x * batch["mask.embedding"].astype(x.dtype)
+        x = _masked(x, batch, "embedding")
         tap("embedding", x)
         for i in range(self.depth):
             x = getattr(self, f"block{i}")(x, f"block{i}", batch, tap)

@@ -117,7 +117,7 @@ def _functional_update(training: Training) -> Callable[[list[torch.Tensor], torc
     parameters = [parameter.detach() for parameter in training.parameters]
 
     def update(gradients: list[torch.Tensor], statistics: torch_models.Statistics) -> None:
-        torch_optimizers.update(training.spec, parameters, gradients, state, foreach=False)
+        torch_optimizers.update(training.spec, parameters, gradients, state)
         torch_models.update_statistics(training.model, statistics)
 
     return torch.no_grad()(update)

@@ -97,7 +97,7 @@ class Adapter:
           BadInputError: A setting that torch_xla does not have.
           UnsupportedError: The arm is lacking, or its flags are not in force in this process.
         """
-        unknown = set(settings) - set(arms.SETTINGS)
+        unknown = set(settings) - {name for name, setting in arms.SETTINGS.items() if setting.where == "build"}
         if unknown:
             raise errors.BadInputError(f"torch_xla has no setting {', '.join(sorted(unknown))}")
         return Step(self._device, workload, (parameters, buffers), batches, dtype, arm)

@@ -26,7 +26,7 @@ def define_flags() -> None:
     """Defines the flags. A function: absl's flags are global, and other commands have flags of the same names."""
     flags.DEFINE_list("framework", ["jax"], f"Frameworks: {', '.join(frameworks.FRAMEWORKS)}.")
     flags.DEFINE_list("compiler", ["eager", "compiled"], f"Compiler arms: {', '.join(config.COMPILERS)}.")
-    flags.DEFINE_list("workload", list(workloads.WORKLOADS), f"Workloads: {', '.join(workloads.WORKLOADS)}.")
+    flags.DEFINE_list("workload", ["mlp"], f"Workloads: {', '.join(workloads.WORKLOADS)}.")
     flags.DEFINE_string("preset", "tiny", f"Size of the workloads: {', '.join(workloads.PRESETS)}.")
     flags.DEFINE_list("dtype", ["float32"], "float32, float64, bfloat16 (float32 parameters, bfloat16 compute).")
     flags.DEFINE_integer("batch_size", None, "Examples per step; default: the preset's.")

@@ -19,6 +19,7 @@ from xlacompare.core import timing
 # is near 100% of it.
 MAX_LATE_SHARE = 0.25
 GROWTH = 4
+REPEATS = 3
 GROWTH_LOW, GROWTH_HIGH = 2.0, 8.0
 
 
@@ -54,7 +55,7 @@ def self_test(
     n: int,
     first: int = 0,
     expected: float | None = None,
-    repeats: int = 3,
+    repeats: int = REPEATS,
     clock: timing.Clock = time.perf_counter,
     near: Callable[[float, float], bool] = lambda got, want: abs(got - want) <= 1e-3 * abs(want) + 1e-6,
 ) -> FenceReport:

@@ -39,7 +39,8 @@ class Pool:
         return (cell.framework, "threads" in dict(cell.changed), tuple(sorted(environment.items(), key=str)))
 
     def _cache_of(self, cell: cells.Cell) -> str | None:
-        return None if self._cache is None else str(self._cache / cell.framework)
+        # Absolute: Inductor runs the compiler in a folder of its own.
+        return None if self._cache is None else str((self._cache / cell.framework).resolve())
 
     def _cores(self) -> tuple[int, ...]:
         available = machine.available_cores()

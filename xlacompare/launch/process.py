@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -18,6 +19,9 @@ from typing import Any
 
 from xlacompare.launch import protocol
 
+GRACE_S = 5.0
+# The line that says what was raised; frameworks add advice below it.
+RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Unsupported|Exit)\b.*: ")
 STATUSES = ("ok", "unsupported", "mismatch", "hang", "crash", "out_of_memory")
 
 
@@ -122,6 +126,8 @@ class Worker:
         self.begin({"op": "start", "framework": self.framework, "cores": cores})
 
     def _died(self) -> WorkerError:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)  # its stream ends before the process does; its own exit code says more
         self.kill()
         code = self._process.returncode
         oom = code == -signal.SIGKILL and _oom_kills() > self._oom_kills
@@ -138,7 +144,7 @@ class Worker:
         self._process.wait()
         self._channel.close()
 
-    def stop(self, grace_s: float = 5.0) -> None:
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """Asks the worker to leave; kills it, and all that it started, when it does not."""
         with contextlib.suppress(protocol.StreamClosed):
             self._channel.send({"op": "exit"})
@@ -173,10 +179,11 @@ def _oom_kills() -> int:
 
 
 def last_line(log: pathlib.Path) -> str:
-    """The last line of a log that says something, cut to 300 characters."""
+    """The line of a log's end that says what was raised, else its last line; cut to 300 characters."""
     try:
         data = log.read_bytes()[-20000:]
     except OSError:
         return ""
     lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
+    raised = [line for line in lines if RAISED.match(line)]
+    return (raised or lines or [""])[-1][:300]

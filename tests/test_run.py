@@ -13,7 +13,9 @@ import time
 import psutil
 import pytest
 
-from xlacompare.core import errors, record
+from xlacompare.core import cell as cells_of_core
+from xlacompare.core import config, errors, record
+from xlacompare.launch import pool
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 QUICK = ["--workload=mlp", "--batch_size=16", "--cell_s=0.1", "--min_block_s=0.002", "--launches=2", "--num_cores=1"]
@@ -65,6 +67,15 @@ def test_a_run_ends_with_records_and_a_screen(run_python, tmp_path):
     assert pids["eager"] == pids["compiled"] and len(set(pids["eager"])) == 2
     kinds = [r["kind"] for r in record.read(tmp_path).records]
     assert kinds[0] == "run" and kinds[-1] == "end" and kinds.index("plan") < len(kinds) - 2
+
+
+def test_compiler_caches_have_absolute_paths(tmp_path, monkeypatch):
+    """The default folder is relative, and a compiler may run elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XLACOMPARE_FRAMEWORKS", "standin=tests.standin")
+    cell = cells_of_core.Cell("standin", "eager", "mlp", "tiny", "float32", 16, "sgd")
+    workers = pool.Pool(config.RunConfig(("standin",)), pathlib.Path("runs"), pathlib.Path("runs/cache"), "x")
+    assert pathlib.Path(workers._cache_of(cell)).is_absolute()
 
 
 def test_arms_run_forwards_and_backwards(run_python, tmp_path):

@@ -7,7 +7,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
-RUN_FLAGS ?= --workload=mlp,convnet,transformer --compiler=compiled
+RUN_FLAGS ?= --workload=mlp,transformer --compiler=compiled
 TEST_FLAGS ?=
 FRAMEWORKS ?= jax,torch_xla,torch
 

@@ -3,7 +3,8 @@
 Blocks of the same n steps in the same process, in the order ABBA: the ratio of neighbours is free of drift, and its
 logarithm is averaged over the pairs. A measurement is judged when the 95% interval of its ratio is at most `WIDTH`
 wide; a wider one says nothing about a bound of 2% and is measured afresh with twice as many pairs, whatever its ratio
-was, up to the last entry of `PAIRS`, which is judged in any case.
+was, up to the last entry of `PAIRS`. If that is too wide as well, the machine is too noisy to show that the bound holds;
+the test then fails where the whole interval lies outside of it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ def test_blocks_agree_with_a_hand_written_loop(framework):
     n = timing.steps_per_block(warm.step_s, BLOCK_S)
     ratio = measured(framework, step, loaded.hand_loop, n)
     print(f"{framework.name}: block / hand-written loop = {ratio} at {n} steps of {1e3 * warm.step_s:.2f} ms")
-    assert 1 - BOUND <= ratio.value <= 1 + BOUND, ratio
+    if ratio.high - ratio.low <= WIDTH:
+        assert 1 - BOUND <= ratio.value <= 1 + BOUND, ratio
+    else:
+        assert ratio.low <= 1 + BOUND, ratio
+        assert ratio.high >= 1 - BOUND, ratio
 
 
 def measured(framework, step, hand_loop, n):

@@ -10,7 +10,9 @@ work. How often does it say `difference`?
 
 Runtime on 2 cores: 15, 6, 15 and 15 minutes. Leave the machine alone meanwhile. Seeds are the number of the run; every
 run is a row of the table, none is left out. The planted cell runs every n-th step twice, so that its work is exactly
-1 + 1/n times that of the other. Expected: A/A in one process at most 9 of 100 `difference`, planted 5% at least 36 of
+1 + 1/n times that of the other. The cells of all runs are
+also written as those of one run, a launch each, into FOLDER/STUDY-KIND: noise for `experiments.error_rates --records`.
+Expected: A/A in one process at most 9 of 100 `difference`, planted 5% at least 36 of
 40; between processes at most 4 of 20 (a smoke test: 20 runs cannot show more), planted 10% at least 18 of 20 where
 launches differ by 4% at most.
 """
@@ -63,6 +65,7 @@ def measure(
 ) -> results.Comparison:
     """One run of the procedure: launches, records, verdict."""
     empty = grid.Grid(pair, ())
+    merged = record.Writer(folder.parent)
     made = campaign.Campaign(run, empty, folder, record.Writer(folder), campaign.Progress(), str(run.seed))
     made.inputs[pair[0].comparison] = preparation.prepare(pair[0], run, folder / "inputs")
     for launch in range(launches):
@@ -73,6 +76,9 @@ def measure(
                 made.keep_cell(cell, launch, outcome, None)
             workers.close()
     made.writer.close()
+    for made_record in made.records:
+        merged.append({**made_record, "launch": run.seed * launches + made_record["launch"]})
+    merged.close()
     found = samples.collect(made.records)
     return comparisons.compare(found[pair[1].id], found[pair[0].id], plan.fixed(launches))
 

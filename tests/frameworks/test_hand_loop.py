@@ -4,8 +4,7 @@ Blocks of the same n steps in the same process, in the order ABBA: the ratio of 
 logarithm is averaged over the pairs. A measurement is judged when the 95% interval of its ratio is at most `WIDTH`
 wide; a wider one says nothing about a bound of 2% and is measured afresh with twice as many pairs, whatever its ratio
 was, up to the last entry of `PAIRS`. If that is too wide as well, the machine is too noisy to show that the bound
-holds;
-the test then fails where the whole interval lies outside of it.
+holds; the test then fails where the whole interval lies outside of it.
 """
 
 from __future__ import annotations

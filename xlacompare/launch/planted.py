@@ -43,9 +43,8 @@ class RepeatingStep:
         return self._step.state()
 
     def reset(self) -> None:
-        """Back to the start."""
+        """Back to the start, but for the count: visits are shorter than `every`."""
         self._step.reset()
-        self._calls = 0
 
     def close(self) -> None:
         """Frees the step."""

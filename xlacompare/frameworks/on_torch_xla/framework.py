@@ -161,8 +161,8 @@ class Step:
         self._loss = self._launch(self._batches[index % len(self._batches)])
 
     def synchronize(self) -> None:
-        """Waits until the device is idle."""
-        compiler.fence()
+        """Waits until the device is idle; `run` has launched all that it traced."""
+        compiler.wait()
 
     def loss(self) -> float:
         """Loss of the last step."""

@@ -114,7 +114,6 @@ def build(
     compiled = framework.compile_count()
     step, build_s = _built(framework, workload, cell, inputs)
     first = timing.time_block(step, 1, 0, framework.compile_count)
-    step.reset()
     result = gate.arm_gate(
         step, workload, inputs.parameters, inputs.buffers, reference, cell.dtype, len(inputs.batches)
     )

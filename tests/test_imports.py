@@ -22,8 +22,11 @@ LAYERS: dict[str, set[str]] = {
     "collectives": {"core", "collectives"},
     "frameworks": {"core", "workloads", "collectives", "frameworks"},
     "graph": {"core", "graph"},
-    "launch": {"core", "workloads", "collectives", "launch", "frameworks.interface", "frameworks.gate"},
-    "report": {"core", "report"},
+    "launch": {
+        *("core", "workloads", "collectives", "graph", "launch"),
+        *("frameworks.interface", "frameworks.gate", "frameworks.ranks"),
+    },
+    "report": {"core", "collectives", "report"},
 }
 # And every __main__.py: the only files that read flags and print.
 COMMANDS = {"run", "doctor", "sweep", "selftest", "command"}

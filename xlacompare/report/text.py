@@ -110,7 +110,9 @@ def _bars(page: pages.Page, summary: results.Summary) -> None:
     if not gaps:
         _loose_settings(page, summary)
         if len(data.frameworks(summary)) > 1:
-            page.line("no bars between frameworks: both need the eager arm too, or calls that do not do the work themselves", "dim")
+            page.line(
+                "no bars between frameworks: they need the eager arm too where a call does the work itself", "dim"
+            )
 
 
 def _compiling(page: pages.Page, summary: results.Summary, pair: results.Comparison) -> None:

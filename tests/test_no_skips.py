@@ -8,8 +8,9 @@ import subprocess
 
 import pytest
 
-from tests import conftest, run_all
+from tests import conftest, run_all, slurm
 from xlacompare import frameworks
+from xlacompare.launch import link as links
 
 
 def test_required_frameworks_are_installed():
@@ -48,6 +49,16 @@ def test_a_missing_required_framework_fails(run_python, tmp_path):
 def test_root_can_make_network_namespaces():
     """Where this passes, no test may skip for want of a namespace (the link of known bandwidth)."""
     assert subprocess.run(["unshare", "--net", "true"], timeout=10).returncode == 0
+    if shutil.which("ip") and shutil.which("tc"):
+        assert links.why_not() is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="slurmd needs root")
+def test_slurm_is_not_skipped_where_it_is_installed(tmp_path):
+    if shutil.which("slurmctld", path="/usr/sbin:/usr/bin") and shutil.which("munged", path="/usr/sbin:/usr/bin"):
+        assert slurm.why_not() is None
+        with slurm.running(tmp_path) as cluster:
+            assert "2" in cluster.ask("srun", "--ntasks=2", "printenv", "SLURM_NTASKS")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""Does a measured bandwidth equal that of the link, where the link's bandwidth is known?
+
+Question: two frameworks all-reduce over gloo between network namespaces whose links are throttled. Is the fitted
+bandwidth that of a bare socket on the same link, and do the two frameworks agree?
+
+    python -m experiments.known_link --output_dir=experiments/results/known_link
+    python -m experiments.known_link --rates=1gbit --ranks=2
+
+Needs root (namespaces, tc). Runtime on 2 cores: 10 minutes for everything (3 rates, 2 to 4 ranks), 1 minute for a
+point. Expected: fitted bandwidth (sizes from 2 MiB) within 5% of the bare socket's, the frameworks' 16 MiB within 3% of
+each other. The socket sends both ways at once, as the neighbours of a ring do, before and after the collectives; the
+rate is bytes over time of all its rounds. With more ranks than cores the figures say what scheduling adds.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from xlacompare import command
+from xlacompare.collectives import table
+from xlacompare.launch import link as links
+
+RATES = flags.DEFINE_list("rates", ["1gbit", "500mbit", "200mbit"], "Rates of the links, in tc's words.")
+RANKS = flags.DEFINE_list("ranks", ["2", "3", "4"], "Numbers of ranks.")
+FRAMEWORKS = flags.DEFINE_list("frameworks", ["torch", "jax"], "Frameworks that have gloo.")
+SIZES = flags.DEFINE_string("sizes", "2MiB:16MiB:2", "Sizes of the all-reduce.")
+CELL_S = flags.DEFINE_float("cell_s", 2.0, "Seconds of timed blocks of each size and framework.")
+OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Folder for the table; default: a new one.")
+
+JOIN_PORT, SOCKET_PORT = 29400, 29500
+TRANSFER, ROUNDS = 16 << 20, 3
+
+
+def bare_socket(link: links.Link) -> list[float]:
+    """Bytes a second in each direction, of each round, between the first two ranks."""
+    program, address = [sys.executable, "-m", "xlacompare.launch.bare_transfer"], link.addresses[0]
+    server = link.start(0, [*program, "serve", address, str(SOCKET_PORT)], {})
+    try:
+        for _ in range(50):  # until it listens
+            measure = [*program, "measure", address, str(SOCKET_PORT), str(TRANSFER), str(ROUNDS)]
+            client = link.start(1, measure, {}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            out, _ = client.communicate(timeout=120)
+            if client.returncode == 0:
+                return [float(line) for line in out.split()]
+        raise RuntimeError("the bare socket never connected")
+    finally:
+        server.kill()
+        server.wait()
+
+
+def collectives(
+    link: links.Link, frameworks: Sequence[str], sizes: str, cell_s: float, folder: pathlib.Path, timeout_s: float = 900
+) -> list[dict[str, Any]]:
+    """Records of the public command, one process in each namespace."""
+    arguments = [
+        *(sys.executable, "-m", "xlacompare.run", f"--framework={','.join(frameworks)}", "--collective=all_reduce"),
+        *(f"--sizes={sizes}", "--transport=gloo", f"--num_devices={len(link.names)}", "--launches=1"),
+        *(f"--cell_s={cell_s}", f"--output_dir={folder}", "--format=json"),
+    ]
+    processes = [
+        link.start(rank, arguments, links.joined(link, rank, JOIN_PORT), stdout=subprocess.DEVNULL)
+        for rank in range(len(link.names))
+    ]
+    try:
+        codes = [process.wait(timeout_s) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    if any(codes):
+        raise RuntimeError(f"the ranks ended with {codes}; records: {folder}")
+    lines = (folder / "records.jsonl").read_text().splitlines()
+    return [record for record in map(json.loads, lines) if record["kind"] == "collective"]
+
+
+def mean_s(record: dict[str, Any]) -> float:
+    """Seconds an operation, over all blocks."""
+    blocks = record["blocks"]
+    return sum(blocks["total_s"]) / sum(blocks["n"])
+
+
+def fitted(records: Iterable[dict[str, Any]], ranks: int) -> float:
+    """Bytes a second on the wire from the slope of time against size: bus factor / slope, relative errors alike."""
+    points = np.array([(r["cell"]["size_bytes"], mean_s(r)) for r in records if r["status"] == "ok"])
+    slope = np.polyfit(points[:, 0], points[:, 1], 1, w=1 / points[:, 1])[0]
+    return float(table.TABLE["all_reduce"].factor(ranks) / slope)
+
+
+def point(rate: str, ranks: int, frameworks: Sequence[str], sizes: str, cell_s: float) -> list[dict[str, Any]]:
+    """One link: rows of the table."""
+    with links.link(ranks, rate) as link, tempfile.TemporaryDirectory() as folder:
+        before = bare_socket(link)
+        records = collectives(link, frameworks, sizes, cell_s, pathlib.Path(folder))
+        rates = before + bare_socket(link)
+    socket_rate = len(rates) / sum(1 / r for r in rates)
+    largest = max(record["cell"]["size_bytes"] for record in records)
+    rows = []
+    for name in frameworks:
+        mine = [record for record in records if record["cell"]["framework"] == name]
+        wire = fitted(mine, ranks)
+        last = next(mean_s(record) for record in mine if record["cell"]["size_bytes"] == largest)
+        rows.append(
+            {
+                "rate": rate,
+                "ranks": ranks,
+                "framework": name,
+                "socket_mbit": round(socket_rate * 8e-6, 1),
+                "fitted_mbit": round(wire * 8e-6, 1),
+                "fitted_over_socket": round(wire / socket_rate, 4),
+                "largest_bytes": largest,
+                "largest_ms": round(last * 1e3, 2),
+            }
+        )
+    for row in rows:
+        row["largest_over_first"] = round(row["largest_ms"] / rows[0]["largest_ms"], 4)
+    return rows
+
+
+def body() -> int:
+    """Runs every link and writes the table as it grows."""
+    folder = pathlib.Path(OUTPUT_DIR.value or tempfile.mkdtemp(prefix="known_link_"))
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for ranks in map(int, RANKS.value):
+        for rate in RATES.value:
+            rows += point(rate, ranks, FRAMEWORKS.value, SIZES.value, CELL_S.value)
+            for row in rows[-len(FRAMEWORKS.value) :]:
+                sys.stdout.write(f"{row}\n")
+                sys.stdout.flush()
+            with open(folder / "known_link.csv", "w", newline="") as file:
+                writer = csv.DictWriter(file, list(rows[0]))
+                writer.writeheader()
+                writer.writerows(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    command.launch(body)

@@ -75,3 +75,13 @@ def test_nothing_is_tested_between_looks() -> None:
         assert pair.verdict is not None
         assert (pair.verdict.kind, pair.verdict.launches_needed) == (kind, needed)
         assert pair.verdict.estimate.ratio()[0] == pytest.approx(2.0, rel=0.01)
+
+
+def test_nothing_is_tested_between_looks_in_the_family_either() -> None:
+    """Holm decides anew from the p-values: an interrupted run must not come out as `no difference`."""
+    same = [1.0, 1.001, 0.999, 1.0, 1.0]
+    found = samples.collect(launches(JAX, same) + launches(TORCH, same))
+    for looks, kind in ((5, "no_difference"), (6, "inconclusive")):
+        (pair,) = comparisons.with_holm(comparisons.framework_pairs(found, plan.fixed(looks)), JAX.compiler)
+        assert pair.verdict is not None
+        assert pair.verdict.kind == kind

@@ -22,6 +22,7 @@ def compare_launches(a: samples.CellSamples, b: samples.CellSamples, chosen: pla
             kind="inconclusive",
             negligible=False,
             p_value=1.0,
+            equivalence_p=1.0,  # Holm decides again from these
             adjusted_p=1.0,
             launches_needed=chosen.next_look(len(both)),
         )

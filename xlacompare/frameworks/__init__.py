@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from xlacompare.core import errors
-from xlacompare.frameworks import interface
+from xlacompare.core import errors, program
+from xlacompare.frameworks import interface, ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +43,11 @@ FRAMEWORKS: dict[str, Entry] = {
     ),
 }
 
+# Collectives only, no models: `entry` and `transports` know them, the main job and the doctor's list do not.
+COLLECTIVE_ONLY: dict[str, Entry] = {
+    "nccl": Entry("xlacompare.frameworks.on_nccl", ("nccl", "cuda"), "cuda12", ("nccl4py", "nvidia-nccl-cu12")),
+}
+
 
 def known() -> dict[str, Entry]:
     """All frameworks by name: the table and those of the environment variable."""
@@ -59,7 +64,7 @@ def entry(name: str) -> Entry:
     Raises:
       BadInputError: No framework has this name.
     """
-    table = known()
+    table = known() | COLLECTIVE_ONLY
     if name not in table:
         raise errors.BadInputError(f"unknown framework {name!r}; known: {', '.join(table)}")
     return table[name]
@@ -97,6 +102,29 @@ def arms(name: str) -> ModuleType:
         ) from None
 
 
+def transports(name: str) -> ModuleType:
+    """The framework's `transports` module (see `ranks`); importing it imports no framework.
+
+    Raises:
+      MissingFrameworkError: The framework has no collectives.
+    """
+    package = entry(name).package
+    try:
+        return importlib.import_module(f"{package}.transports")
+    except ModuleNotFoundError as error:
+        raise errors.MissingFrameworkError(
+            f"framework {name!r} has no collectives: no module {package}.transports ({error})"
+        ) from None
+
+
+def connect(name: str, transport: str, mode: str, place: ranks.Place) -> ranks.Ranks:
+    """Imports a framework and connects this process's ranks to the others. Call it in a rank's process only."""
+    require(name)
+    module = importlib.import_module(f"{entry(name).package}.collectives")
+    connected: ranks.Ranks = module.connect(transport, mode, place)
+    return connected
+
+
 def settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a framework: the matched values, but for those in `changed`."""
     return {setting.name: changed.get(setting.name, setting.matched) for setting in arms(name).SETTINGS.values()}
@@ -113,3 +141,19 @@ def load_framework(name: str) -> interface.Framework:
     require(name)
     module = importlib.import_module(f"{entry(name).package}.framework")
     return module.Adapter()
+
+
+def capture(name: str, step: interface.TrainStep, title: str = "") -> program.Program:
+    """The program of a step that `Framework.build` made. Call it in the worker process that built it only.
+
+    Raises:
+      UnsupportedError: The framework, or this arm, has no program in StableHLO.
+    """
+    try:
+        module = importlib.import_module(f"{entry(name).package}.program")
+    except ModuleNotFoundError as error:
+        if error.name != f"{entry(name).package}.program":
+            raise
+        raise errors.UnsupportedError(f"framework {name!r} captures no program: its folder has no program.py") from None
+    captured: program.Program = module.capture(step, title)
+    return captured

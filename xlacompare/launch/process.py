@@ -66,14 +66,14 @@ class Worker:
         self.cores = cores
         mine, theirs = socket.socketpair()
         log.parent.mkdir(parents=True, exist_ok=True)
-        self._oom_kills = _oom_kills()
+        self._oom_kills = oom_kills()
         with open(log, "ab") as output, theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "xlacompare.launch.worker", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                env=_merged(environment),
+                env=merged(environment),
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
@@ -130,7 +130,7 @@ class Worker:
             self._process.wait(GRACE_S)  # its stream ends before the process does; its own exit code says more
         self.kill()
         code = self._process.returncode
-        oom = code == -signal.SIGKILL and _oom_kills() > self._oom_kills
+        oom = code == -signal.SIGKILL and oom_kills() > self._oom_kills
         tail = last_line(self.log)
         if oom or "MemoryError" in tail or "RESOURCE_EXHAUSTED" in tail or "OutOfMemoryError" in tail:
             reason = f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}"
@@ -153,14 +153,15 @@ class Worker:
         self.kill()
 
 
-def _merged(environment: Mapping[str, str | None]) -> dict[str, str]:
-    merged = dict(os.environ)
+def merged(environment: Mapping[str, str | None]) -> dict[str, str]:
+    """This process's variables with the given ones over them; None removes one."""
+    made = dict(os.environ)
     for key, value in environment.items():
         if value is None:
-            merged.pop(key, None)
+            made.pop(key, None)
         else:
-            merged[key] = value
-    return merged
+            made[key] = value
+    return made
 
 
 def _ended(code: int) -> str:
@@ -169,7 +170,7 @@ def _ended(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}"
 
 
-def _oom_kills() -> int:
+def oom_kills() -> int:
     """Kills by the kernel's out-of-memory killer since boot; 0 where the kernel does not say."""
     try:
         text = pathlib.Path("/proc/vmstat").read_text(encoding="ascii")

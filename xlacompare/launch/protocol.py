@@ -63,6 +63,15 @@ class Channel:
         message: dict[str, Any] = json.loads(line)
         return message
 
+    def fileno(self) -> int:
+        """File descriptor, for `select`."""
+        return self._socket.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether a whole message has been read from the socket already, so that `select` would not tell of it."""
+        return b"\n" in self._buffer
+
     def close(self) -> None:
         """Closes this end."""
         self._socket.close()

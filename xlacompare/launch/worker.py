@@ -22,6 +22,7 @@ from xlacompare import frameworks
 from xlacompare.core import cell as cells
 from xlacompare.core import errors
 from xlacompare.frameworks import gate, interface
+from xlacompare.graph import program_file
 from xlacompare.launch import bench, protocol
 from xlacompare.workloads import archive, load_workload, reference_file
 
@@ -94,6 +95,14 @@ class Session:
             previous = item["cell"]
         return [{**block.to_dict(), "disturbed": False} for block in blocks]
 
+    def program(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Captures the program of a built cell into a folder of its own below `folder`."""
+        made = self.benches[request["cell"]]
+        captured = frameworks.capture(self.loaded.name, made.step, request["cell"])
+        folder = pathlib.Path(request["folder"]) / program_file.folder_name(request["cell"])
+        program_file.save(captured, folder)
+        return {"folder": str(folder), "fingerprint": captured.fingerprint, "notes": list(captured.notes)}
+
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory, and where asked the cost of building again in this process; then frees the cell."""
         made = self.benches.pop(request["cell"])
@@ -114,6 +123,7 @@ def serve(channel: protocol.Channel, session: Session) -> None:
         "gate": session.gate,
         "build": session.build,
         "visit": session.visit,
+        "program": session.program,
         "finish": session.finish,
     }
     while True:

@@ -1,0 +1,107 @@
+"""The program of a built step: the lazy graph before it is launched. Private names of torch_xla 2.9.0 are here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import torch_xla
+from torch_xla.core import xla_model
+
+from xlacompare.core import errors, program
+from xlacompare.frameworks.on_torch import arrays
+from xlacompare.frameworks.on_torch_xla import compiler, framework
+
+NO_OPTIMISED = (
+    "torch_xla has no call that returns the HLO after its compiler: start it with XLA_FLAGS=--xla_dump_to=DIR for that"
+)
+
+
+def capture(step: framework.Step, title: str = "") -> program.Program:
+    """The program with the step's initial state and first batch; the step is reset before and after.
+
+    The results are asked for in a known order (loss, parameters, buffers, optimizer); a launch takes the same tensors
+    in the order in which they were made.
+
+    Raises:
+      UnsupportedError: The arm has no program of the step.
+    """
+    if compiler.BUILDERS[step.arm] is not compiler.lazy:
+        raise errors.UnsupportedError(f"torch_xla's arm {step.arm!r} has no single program of the step")
+    step.reset()
+    training, batch = step._training, step._batches[0]
+    state = _state(step)
+    known = {_identity(tensor): meaning for meaning, tensor in [*state, *_batch(batch)]}
+    loss = training.step(batch)
+    results = [(("loss", "loss"), loss), *state]
+    tensors = [tensor for _, tensor in results]
+    identities, values = torch_xla._XLAC._get_tensors_xla_device_data_node(tensors)
+    inputs, arguments = _inputs(identities, values, known)
+    text = xla_model.get_stablehlo(tensors)
+    bytecode = xla_model.get_stablehlo_bytecode(tensors)
+    compiler.fence()
+    expected = [_numpy(tensor) for tensor in tensors]
+    outputs = tuple(
+        program.Tensor.of(name, role, array) for ((name, role), _), array in zip(results, expected, strict=True)
+    )
+    step.reset()
+    return program.Program(
+        framework="torch_xla",
+        title=title,
+        stablehlo=text,
+        bytecode=bytecode,
+        optimised="",
+        inputs=inputs,
+        outputs=outputs,
+        arguments=arguments,
+        expected=expected,
+        notes=(NO_OPTIMISED,),
+    )
+
+
+Meaning = tuple[str, str]  # name and role
+
+
+def _identity(tensor: torch.Tensor) -> int:
+    return int(torch_xla._XLAC._xla_get_tensor_id(tensor))
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    host = tensor.detach().cpu()
+    return (host.float() if host.dtype == torch.bfloat16 else host).numpy().copy()
+
+
+def _state(step: framework.Step) -> list[tuple[Meaning, torch.Tensor]]:
+    """Parameters, buffers and optimizer state with their neutral names."""
+    training, workload = step._training, step._workload
+    parameters = {arrays.torch_name(item.name): item.name for item in workload.parameters()}
+    buffers = {arrays.torch_name(item.name): item.name for item in workload.buffers()}
+    named = dict(training.model.named_parameters())
+    found: list[tuple[Meaning, torch.Tensor]] = []
+    found += [((parameters[name], "parameter"), tensor) for name, tensor in named.items()]
+    held = dict(training.model.named_buffers())
+    found += [((buffers[name], "buffer"), tensor) for name, tensor in held.items() if name in buffers]
+    for name, parameter in named.items():
+        for key, tensor in training.optimizer.state[parameter].items():
+            found.append(((f"{key} of {parameters[name]}", "optimizer"), tensor))
+    return found
+
+
+def _batch(batch: Mapping[str, torch.Tensor]) -> list[tuple[Meaning, torch.Tensor]]:
+    return [((name, "batch"), tensor) for name, tensor in batch.items()]
+
+
+def _inputs(
+    identities: list[int], values: list[Any], known: Mapping[int, Meaning]
+) -> tuple[tuple[program.Tensor, ...], list[np.ndarray]]:
+    """The program's inputs: device data in the order in which the graph is lowered."""
+    donation = os.environ.get("XLA_ENABLE_PARAM_ALIASING", "1") != "0"
+    arguments = [_numpy(value) for value in values]
+    found = []
+    for identity, array in zip(identities, arguments, strict=True):
+        name, role = known.get(identity, ("", "constant"))
+        found.append(program.Tensor.of(name, role, array, donation and role in ("parameter", "buffer", "optimizer")))
+    return tuple(found), arguments

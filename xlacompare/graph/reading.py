@@ -1,0 +1,58 @@
+"""Programs as files: which of a folder's texts is read, and what the child process answers. Runs in the child."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+from xlacompare.core import errors, program
+from xlacompare.graph import census, diff, modules, parsing, program_file
+
+STAGES = ("stablehlo", "optimised")
+
+
+def load(path: str, stage: str) -> tuple[modules.Module, tuple[program.Tensor, ...]]:
+    """A program from a folder that `--save_program` wrote, or from a file: HLO text, StableHLO text or bytecode.
+
+    Raises:
+      BadInputError: No such file, or not a program.
+    """
+    place = pathlib.Path(path)
+    if place.is_dir():
+        captured = program_file.load(place)
+        if stage == "stablehlo":
+            return parsing.stablehlo(captured.bytecode), captured.inputs
+        if not captured.optimised:
+            raise errors.BadInputError(f"{path} has no optimised HLO: {' '.join(captured.notes) or 'not captured'}")
+        return parsing.hlo(captured.optimised), captured.inputs
+    try:
+        data = place.read_bytes()
+    except OSError as error:
+        raise errors.BadInputError(f"cannot read {path}: {error.strerror}; give a folder of --save_program") from None
+    if data.startswith(parsing.MAGIC):
+        return parsing.stablehlo(data), ()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise errors.BadInputError(f"{path} is no program: neither text nor StableHLO bytecode") from None
+    return (parsing.hlo(text) if text.startswith("HloModule") else parsing.stablehlo(text)), ()
+
+
+def count(path: str, stage: str) -> dict[str, Any]:
+    """The census of a program."""
+    return census.count(*load(path, stage)).to_dict()
+
+
+def compare(left: str, right: str, stage: str) -> dict[str, Any]:
+    """The diff of two programs."""
+    return diff.compare(load(left, stage), load(right, stage)).to_dict()
+
+
+def count_stablehlo(text: str) -> dict[str, Any]:
+    """The census of StableHLO text."""
+    return census.count(parsing.stablehlo(text)).to_dict()
+
+
+def count_hlo(text: str) -> dict[str, Any]:
+    """The census of HLO text."""
+    return census.count(parsing.hlo(text)).to_dict()

@@ -7,6 +7,7 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+MPI4JAX ?= mpi4jax==0.9.1.post2
 RUN_FLAGS ?= --workload=mlp,transformer --compiler=compiled
 TEST_FLAGS ?=
 FRAMEWORKS ?= jax,torch_xla,torch
@@ -20,7 +21,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet
 run: $(VENV)/.installed-cpu
 	$(BIN)/python -m xlacompare.run --framework=$(FRAMEWORKS) $(RUN_FLAGS)
 
-test: $(VENV)/.installed-test
+test: $(VENV)/.installed-test $(VENV)/.installed-mpi4jax
 	$(BIN)/python -m tests.run_all $(TEST_FLAGS)
 
 lint: $(VENV)/.installed-test
@@ -47,5 +48,13 @@ $(VENV)/.installed-cpu: setup.cfg pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed-cpu
-	$(PIP_INSTALL) -e '.[cpu,test]'
+	$(PIP_INSTALL) -e '.[cpu,mpi,test]'
 	@touch $@
+
+# No wheel exists. Built with this environment's jax, mpi4py and mpicc, and without an nvcc, which it would try to use.
+# A failure leaves no stamp and lets the other tests run; where jax is required (CI) those of JAX over MPI fail then.
+$(VENV)/.installed-mpi4jax: $(VENV)/.installed-test
+	@echo 'Building $(MPI4JAX) for the tests: about 75 s, once.'
+	$(PIP_INSTALL) 'setuptools>=77' wheel 'cython>=3.0.8' 'nanobind>=2.0'
+	@PATH='$(abspath $(BIN)):/usr/bin:/bin' $(PIP_INSTALL) --no-build-isolation '$(MPI4JAX)' && touch $@ || \
+	  echo 'mpi4jax could not be built: no collectives of JAX over MPI here (BUILD_NOTES.md, "MPI")'

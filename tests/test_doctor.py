@@ -9,7 +9,7 @@ import pytest
 from xlacompare import doctor, frameworks
 from xlacompare.core import errors
 from xlacompare.frameworks import interface
-from xlacompare.launch import diagnosis
+from xlacompare.launch import diagnosis, transport_diagnosis
 
 NAME = "standin"
 STAND_IN = """
@@ -202,3 +202,27 @@ def test_every_installed_framework_starts(run_python):
     status = {f["name"]: f for f in json.loads(child.stdout)["findings"] if f["area"] == "framework"}
     installed = [name for name in frameworks.FRAMEWORKS if not frameworks.missing(name)]
     assert {name: status[name]["detail"] for name in installed if status[name]["status"] != diagnosis.OK} == {}
+
+
+def test_transports_of_each_framework(monkeypatch):
+    """What a framework has and lacks, from its table; devices and packages decide the rest."""
+    monkeypatch.setenv(frameworks.EXTRA_VARIABLE, "standin=tests.standin,paper=json")
+    monkeypatch.setattr(diagnosis, "nvidia_gpus", lambda: 0)
+    found = {f.name: f for f in transport_diagnosis.examine(["standin", "paper"])}
+    assert found["standin/gloo"].status == diagnosis.OK and "mode process" in found["standin/gloo"].detail
+    assert (found["standin/nccl"].status, found["standin/nccl"].detail) == (diagnosis.LACKING, "NumPy has no GPU")
+    assert "has no collectives" in found["paper/any"].detail
+    monkeypatch.setattr(transport_diagnosis.importlib.util, "find_spec", lambda name: None)
+    (mpi,) = [f for f in transport_diagnosis.examine(["standin"]) if f.name == "standin/mpi"]
+    assert (mpi.status, mpi.detail, mpi.fix) == (diagnosis.LACKING, "needs mpi4py", "pip install -e '.[mpi]'")
+
+
+def test_working_transports_are_one_line_for_a_framework():
+    found = [
+        diagnosis.Finding("transport", "gloo", diagnosis.OK, "part of jax"),
+        diagnosis.Finding("transport", "jax/gloo", diagnosis.OK, "x"),
+        diagnosis.Finding("transport", "jax/mpi", diagnosis.OK, "y"),
+        diagnosis.Finding("transport", "jax/nccl", diagnosis.LACKING, "no NVIDIA GPU here"),
+    ]
+    merged = [(f.name, f.detail) for f in doctor.with_arms_merged(found)]
+    assert merged == [("gloo", "part of jax"), ("jax", "gloo, mpi"), ("jax/nccl", "no NVIDIA GPU here")]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import pathlib
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -43,6 +46,14 @@ def test_a_missing_required_framework_fails(run_python, tmp_path):
         env = {"PYTHONPATH": f"{hidden}:{conftest.ROOT}", "XLACOMPARE_REQUIRED_FRAMEWORKS": required}
         child = run_python([*command, "--rootdir", str(tmp_path), "-c", os.devnull, str(test)], env=env)
         assert word in child.stdout, child.stdout + child.stderr
+
+
+@pytest.mark.parametrize(("name", "package"), [("torch", "mpi4py"), ("jax", "mpi4jax")])
+def test_mpi_is_there_where_its_framework_is_required(name, package):
+    """mpi4jax is built by the Makefile, and a failed build does not stop it."""
+    if name in conftest.REQUIRED:
+        assert importlib.util.find_spec(package), f"{package} is not installed (BUILD_NOTES.md, MPI)"
+        assert pathlib.Path(sys.executable).with_name("mpiexec").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")

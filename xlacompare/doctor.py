@@ -19,7 +19,7 @@ from absl import flags
 
 from xlacompare import command, frameworks
 from xlacompare.core import errors
-from xlacompare.launch import diagnosis
+from xlacompare.launch import diagnosis, transport_diagnosis
 
 STYLES = {diagnosis.OK: "green", diagnosis.LACKING: "yellow", diagnosis.FAILED: "red"}
 
@@ -47,16 +47,17 @@ def to_text(findings: Sequence[diagnosis.Finding], definitions: bool = False, wi
 
 
 def with_arms_merged(findings: Sequence[diagnosis.Finding]) -> list[diagnosis.Finding]:
-    """The arms that work as one line per framework, each in the place of the first."""
+    """The arms, and the transports, that work as one line per framework, each in the place of the first."""
     merged: dict[str, diagnosis.Finding] = {}
     for finding in findings:
-        framework, _, arm = finding.name.partition("/")
-        if finding.area != "arm" or finding.status != diagnosis.OK:
+        framework, mark, part = finding.name.partition("/")
+        key = f"{finding.area} of {framework}"
+        if finding.area not in ("arm", "transport") or not mark or finding.status != diagnosis.OK:
             merged[finding.area + finding.name] = finding
-        elif framework in merged:
-            merged[framework] = dataclasses.replace(merged[framework], detail=f"{merged[framework].detail}, {arm}")
+        elif key in merged:
+            merged[key] = dataclasses.replace(merged[key], detail=f"{merged[key].detail}, {part}")
         else:
-            merged[framework] = dataclasses.replace(finding, name=framework, detail=arm)
+            merged[key] = dataclasses.replace(finding, name=framework, detail=part)
     return list(merged.values())
 
 
@@ -85,7 +86,7 @@ def define_flags() -> None:
     flags.DEFINE_list("framework", list(frameworks.known()), "Frameworks to look at.")
     flags.DEFINE_enum("platform", "cpu", ["cpu", "gpu", "tpu"], "Where they shall start.")
     flags.DEFINE_enum("format", "text", ["text", "json"], "What is printed.")
-    flags.DEFINE_bool("definitions", False, "Also print what each compiler arm is.")
+    flags.DEFINE_bool("definitions", False, "Also print what each compiler arm and each transport is.")
     flags.DEFINE_float("deadline_s", 120.0, "Seconds that a framework has to start.", lower_bound=0.1)
 
 
@@ -95,6 +96,7 @@ def body() -> int:
     for name in values.framework:
         frameworks.entry(name)
     findings = diagnosis.examine(values.framework, values.platform, values.deadline_s)
+    findings += transport_diagnosis.examine(values.framework)
     print(to_json(findings) if values.format == "json" else to_text(findings, values.definitions))
     return exit_code(findings)
 

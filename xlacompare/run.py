@@ -1,5 +1,7 @@
 """The main job: `python -m xlacompare.run --framework=jax,torch_xla,torch`. Reads flags, wires, prints.
 
+With --collective it is the collective job of `run_collectives`.
+
 Exit codes: 0 all cells measured; 1 a cell crashed, hung or ran out of memory; 2 bad input; 3 a gate failed;
 130 interrupted. Records are in the output folder in every case.
 """
@@ -7,6 +9,7 @@ Exit codes: 0 all cells measured; 1 a cell crashed, hung or ran out of memory; 2
 from __future__ import annotations
 
 import datetime
+import os
 import pathlib
 import sys
 import uuid
@@ -16,9 +19,9 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from xlacompare import command, frameworks, workloads
+from xlacompare import command, frameworks, run_collectives, workloads
 from xlacompare.core import analysis, config, errors, machine, record
-from xlacompare.launch import campaign, grid
+from xlacompare.launch import campaign, grid, membership
 from xlacompare.report import render
 
 
@@ -49,8 +52,11 @@ def define_flags() -> None:
     flags.DEFINE_float("deadline_s", 300.0, "Seconds after which a silent worker counts as hanging.")
     flags.DEFINE_integer("seed", 0, "Seed of parameters, batches and orders.")
     flags.DEFINE_string("output_dir", None, "Folder for records and logs; default: runs/TIME.")
-    flags.DEFINE_enum("format", "text", list(render.FORMATS), "What is printed at the end.")
+    flags.DEFINE_enum(
+        "format", "text", list(render.COLLECTIVE_FORMATS), "What is printed at the end; nccl: collectives."
+    )
     flags.DEFINE_bool("expert", False, "Also print expert arms, percentiles and definitions.")
+    run_collectives.define_flags()
 
 
 def read_config() -> config.RunConfig:
@@ -90,7 +96,7 @@ def read_config() -> config.RunConfig:
 class TerminalProgress(campaign.Progress):
     """Progress with the remaining time, on standard error so that standard output stays a report."""
 
-    def __init__(self, console: rich.console.Console) -> None:
+    def __init__(self, console: rich.console.Console, first: str = "gate") -> None:
         columns = (
             rich.progress.TextColumn("{task.description}"),
             rich.progress.BarColumn(bar_width=20),
@@ -99,7 +105,7 @@ class TerminalProgress(campaign.Progress):
             rich.progress.TimeRemainingColumn(),
         )
         self._bar = rich.progress.Progress(*columns, console=console, transient=True, speed_estimate_period=3600)
-        self._task = self._bar.add_task("gate", total=None)
+        self._task = self._bar.add_task(first, total=None)
 
     def __enter__(self) -> TerminalProgress:
         self._bar.start()
@@ -128,6 +134,14 @@ def exit_code(failed: dict[Any, str]) -> int:
 def body() -> int:
     """Runs what the flags say; returns the exit code."""
     values, console = flags.FLAGS, rich.console.Console(stderr=True)
+    run_collectives.check_flags(bool(values.collective))
+    if values.collective:
+        me = membership.detect(os.environ)
+        if me is not None and me.rank > 0:
+            return run_collectives.join(me)
+        asked = run_collectives.read_config(me.size if me else None)
+        with TerminalProgress(console, "start") as progress:
+            return exit_code(run_collectives.body(asked, me, progress, console))
     chosen = read_config()
     cells = grid.expand(chosen)
     stamp = datetime.datetime.now().strftime("%Y%m%dT%H%M%S")

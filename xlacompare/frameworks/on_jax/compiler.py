@@ -123,11 +123,13 @@ class Program:
       call: `(state, batch) -> (state, loss)`; dispatches.
       times: Compile times; of the eager arm they grow with the first steps.
       executable: The compiled program; None for eager.
+      lowered: What was given to the compiler; None for eager.
     """
 
     call: StepFunction
     times: interface.CompileTimes
     executable: jax.stages.Compiled | None = None
+    lowered: jax.stages.Lowered | None = None
 
 
 def ahead_of_time(
@@ -154,7 +156,7 @@ def ahead_of_time(
         disk_cache_misses=spent.disk_misses,
         note="ahead of time; compile_s is the load time on a disk-cache hit",
     )
-    return Program(executable, times, executable)
+    return Program(executable, times, executable, lowered)
 
 
 def op_by_op(step: StepFunction, scope: Scope) -> Program:

@@ -119,7 +119,7 @@ class Step:
         dtype: str,
         arm: str,
     ) -> None:
-        self._workload = workload
+        self._workload, self.arm = workload, arm
         model = models.make(workload, dtype)
         arrays.load(model, workload, *initial)
         self._initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}

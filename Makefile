@@ -51,10 +51,14 @@ $(VENV)/.installed-test: $(VENV)/.installed-cpu
 	$(PIP_INSTALL) -e '.[cpu,mpi,test]'
 	@touch $@
 
-# No wheel exists. Built with this environment's jax, mpi4py and mpicc, and without an nvcc, which it would try to use.
+# No wheel exists. Built against this environment's jax and mpi4py with its mpicc, for the CPU: CUDA_PATH names a folder
+# without CUDA, because mpi4jax else takes the folder above the first nvcc on PATH for CUDA's and fails where it is not.
+# The floors are those of mpi4jax's own [build-system]. No cache: pip's would give a build against another jax or MPI back.
 # A failure leaves no stamp and lets the other tests run; where jax is required (CI) those of JAX over MPI fail then.
 $(VENV)/.installed-mpi4jax: $(VENV)/.installed-test
 	@echo 'Building $(MPI4JAX) for the tests: about 75 s, once.'
-	$(PIP_INSTALL) 'setuptools>=77' wheel 'cython>=3.0.8' 'nanobind>=2.0'
-	@PATH='$(abspath $(BIN)):/usr/bin:/bin' $(PIP_INSTALL) --no-build-isolation '$(MPI4JAX)' && touch $@ || \
-	  echo 'mpi4jax could not be built: no collectives of JAX over MPI here (BUILD_NOTES.md, "MPI")'
+	@{ $(PIP_INSTALL) 'setuptools>=82.0.1' wheel 'nanobind>=2.0' && \
+	  PATH="$(abspath $(BIN)):$$PATH" CUDA_PATH='$(abspath $(BIN))' $(PIP_INSTALL) \
+	    --no-build-isolation --no-deps --force-reinstall --no-cache-dir '$(MPI4JAX)' && touch $@; } || \
+	  echo 'mpi4jax could not be built (see above; needs a C++ compiler): the tests run without JAX over MPI, and the' \
+	    'next "make test" tries again (BUILD_NOTES.md, "MPI")'

@@ -33,9 +33,11 @@ def result(summary: results.Summary, cell) -> results.CellResult:
 
 def test_step_is_t_over_launches() -> None:
     found = result(summarise(launches(JAX, [1.0, 1.1, 1.2])), JAX)
-    half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3)
+    half = stats.t.ppf(0.975, 2) * 0.1 / math.sqrt(3) / 1.1  # of the logarithm
     assert found.step is not None
-    assert (found.step.mean, found.step.low, found.step.high) == pytest.approx((1.1, 1.1 - half, 1.1 + half))
+    ends = 1.1 * math.exp(-half), 1.1 * math.exp(half)
+    assert (found.step.mean, found.step.low, found.step.high) == pytest.approx((1.1, *ends))
+    assert found.step.se == pytest.approx(0.1 / math.sqrt(3))
     assert (found.num_launches, found.num_blocks) == (3, 18)
 
 
@@ -282,6 +284,7 @@ def test_a_run_that_was_killed_early_is_analysed() -> None:
 
 
 def test_plan_sentence() -> None:
-    assert "a look after 6, 10, 16, 24 launches" in analysis.plan_sentence(plan.sequential())
-    assert "inf" not in analysis.plan_sentence(plan.fixed(1))
+    assert "a look after 6, 10, 16, 24 launches" in analysis.plan_sentence(plan.sequential(), 2)
+    assert "inf" not in analysis.plan_sentence(plan.fixed(1), 2)
     assert analysis.detectable(plan.fixed(12))["effect"] < analysis.detectable(plan.fixed(3))["effect"]
+    assert "detectable" not in analysis.plan_sentence(plan.fixed(2), 1)

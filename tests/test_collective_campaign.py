@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 import pytest
 
 from tests import worlds
+from xlacompare import frameworks
 from xlacompare.collectives import config
 from xlacompare.core import collective_cell, errors, record
 from xlacompare.launch import campaign, collective_grid, collective_records, rank_rows
@@ -153,6 +155,17 @@ def test_what_is_not_supported_says_why(monkeypatch, tmp_path):
         assert not made.cells and len(made.unsupported) == 1 and words in made.unsupported[0][1]
     found = worlds.measure(monkeypatch, tmp_path, collectives=("broadcast",)).of("broadcast")
     assert (found["status"], found["reason"]) == ("unsupported", "the stand-in has no broadcast")
+
+
+def test_what_an_extra_leaves_to_be_done_is_said(monkeypatch):
+    """mpi4jax is in no extra: it has no wheel."""
+    spec = frameworks.transports("jax").TRANSPORTS["mpi"]
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name.startswith("mpi4") else find(name))
+    assert spec.missing().startswith("mpi4jax, mpi4py not installed here; install with: pip install -e '.[mpi]'; mpi4")
+    assert "`make test`" in spec.missing() and "BUILD_NOTES.md" in spec.missing()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    assert spec.missing() is None
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,6 @@ def test_command(tmp_path):
 
 
 def test_words_of_the_command():
-    assert command.words_of(["x", "diff", "a", "--limit=3", "b"]) == (["diff", "a", "b"], ["x", "--limit=3"])
+    assert command.command.words_of(["x", "diff", "a", "--limit=3", "b"]) == (["diff", "a", "b"], ["x", "--limit=3"])
     assert command.number(67_108_864) == "67.1 M"
     assert command.number(12) == "12 "

@@ -10,33 +10,8 @@ import sys
 import pytest
 
 from tests import source as src
+from tests.layers import COMMANDS, FAMILIES, FAMILY_NAMES, FRAMEWORK_FREE, GRAPH_CHILD, LAYERS, SHARED
 from xlacompare import frameworks
-
-FAMILIES = ({"jax", "jaxlib", "flax", "optax"}, {"torch", "torch_xla", "_XLAC"}, {"tensorflow"})
-FAMILY_NAMES = set().union(*FAMILIES)
-
-# Layer -> layers it may import from; a name with a dot allows only that module.
-LAYERS: dict[str, set[str]] = {
-    "core": {"core"},
-    "workloads": {"core", "workloads"},
-    "collectives": {"core", "collectives"},
-    "frameworks": {"core", "workloads", "collectives", "frameworks"},
-    "graph": {"core", "graph"},
-    "launch": {
-        *("core", "workloads", "collectives", "graph", "launch"),
-        *("frameworks.interface", "frameworks.gate", "frameworks.ranks"),
-    },
-    "report": {"core", "collectives", "report"},
-}
-# And every __main__.py: the only files that read flags and print.
-COMMANDS = {"run", "run_collectives", "importer", "doctor", "sweep", "selftest", "command", "program"}
-# Adapter folder -> other adapter folders that it may use: one torch definition serves torch and torch_xla.
-SHARED = {"on_torch_xla": {"on_torch"}}
-# Where framework packages must not be imported at all, even by a function.
-FRAMEWORK_FREE = {"core", "workloads", "collectives", "launch", "report", "graph"}
-# But for the modules that run in the graph's child process, which read programs with jaxlib; `runtime` also puts arrays
-# on the device.
-GRAPH_CHILD = {"parsing": {"jaxlib"}, "runtime": {"jaxlib", "jax"}, "hlo_census": set(), "reading": set()}
 
 PACKAGE = src.sources()
 
@@ -57,7 +32,7 @@ def layer_problems(source: src.Source) -> list[str]:
     if layer == "command":
         return []
     if layer not in LAYERS:
-        return [f"{source.path} is in no layer: add it to LAYERS in tests/test_imports.py and to docs/architecture.md"]
+        return [f"{source.path} is in no layer: add it to LAYERS in tests/layers.py and to docs/architecture.md"]
     return [
         f"{source.path}:{line} imports {name}: layer {layer} may import {sorted(LAYERS[layer])}"
         for line, name in _ours(source)

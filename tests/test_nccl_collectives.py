@@ -13,13 +13,16 @@ import pytest
 
 from tests import nccl_fake
 from xlacompare import frameworks
-from xlacompare.collectives import check, inputs, lowering, sizes, table
+from xlacompare.collectives import check, config, inputs, lowering, sizes, table
 from xlacompare.collectives import mesh as meshes
 from xlacompare.collectives import request as requests
+from xlacompare.core import config as main_config
 from xlacompare.core import errors
 from xlacompare.core.census import LoweredCollective
 from xlacompare.frameworks import ranks
 from xlacompare.frameworks.on_nccl import collectives, device, meeting, transports
+from xlacompare.launch import collective_grid, diagnosis, launchers
+from xlacompare.launch import grid as main_grid
 
 SEED = 5
 
@@ -163,6 +166,41 @@ def test_joins_the_registry_without_the_main_job():
     assert "nccl" not in frameworks.FRAMEWORKS and "nccl" not in frameworks.known()
     assert frameworks.transports("nccl") is transports
     assert frameworks.entry("nccl").extra == "cuda12"
+
+
+def grid(platform="gpu", transport="nccl"):
+    asked = config.CollectiveConfig(("nccl",), transports=(transport,), sizes=(64,), platform=platform)
+    return collective_grid.expand(asked)
+
+
+def test_joins_a_collective_run(monkeypatch):
+    """With its packages there: cells on GPUs, and the reason everywhere else."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: name)
+    (cell,) = grid().cells
+    assert (cell.framework, cell.transport, cell.mode) == ("nccl", "nccl", "process")
+    spec = launchers.Spec("nccl", "nccl", "process", 2, "gpu", (0,), 30.0)
+    assert launchers.environment(spec, place(0, 2, 1))["XLACOMPARE_PLATFORM"] == "gpu"
+    for values, words in (({"platform": "cpu"}, "CUDA memory only"), ({"transport": "gloo"}, "no other transport")):
+        made = grid(**values)
+        assert not made.cells and words in made.unsupported[0][1]
+
+
+def test_without_its_packages_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    with pytest.raises(errors.MissingFrameworkError, match=r"needs nccl, cuda, .* pip install -e '\.\[cuda12\]'$"):
+        grid()
+
+
+def test_the_main_job_refuses_it():
+    """Before it asks for the packages: installing them would not help."""
+    with pytest.raises(errors.MissingFrameworkError, match="collectives only, no models: give --collective"):
+        main_grid.expand(main_config.RunConfig(("nccl",)))
+
+
+def test_the_doctor_looks_at_it_when_asked(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, package=None: None)
+    found = [f for f in diagnosis.examine(["nccl"], "gpu", 5.0) if (f.area, f.name) == ("framework", "nccl")]
+    assert [(f.area, f.status, f.fix) for f in found] == [("framework", "lacking", "pip install -e '.[cuda12]'")]
 
 
 def gpus() -> int:

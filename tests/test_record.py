@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 
+import numpy as np
 import pytest
 
 from xlacompare.core import errors, record
@@ -20,6 +22,25 @@ def test_records_come_back_in_order(tmp_path):
     assert [r["kind"] for r in found.records] == ["run", "cell"]
     assert all(r["schema"] == record.SCHEMA for r in found.records)
     assert found.problems == []
+
+
+def test_every_line_is_strict_json(tmp_path):
+    """No NaN or Infinity, which only Python's own reader takes."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    writer = record.Writer(tmp_path)
+    writer.append(
+        {"kind": "run", "x": math.nan, "inside": {"a": [1.0, math.inf, {"b": (-math.inf, np.float64("nan"))}]}}
+    )
+    writer.append({"kind": "cell", "value": 0.1})
+    writer.close()
+    lines = (tmp_path / record.FILE_NAME).read_text(encoding="utf-8").splitlines()
+    first, second = (json.loads(line, parse_constant=refuse) for line in lines)
+    assert (first["x"], first["inside"]) == (None, {"a": [1.0, None, {"b": [None, None]}]})
+    assert second["value"] == 0.1
+    assert record.read(tmp_path).records == [first, second]
 
 
 def test_half_a_line_loses_only_itself(tmp_path):

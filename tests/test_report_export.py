@@ -63,11 +63,31 @@ def test_break_even_needs_a_saving_that_is_a_difference() -> None:
 
 def test_the_command_of_a_run() -> None:
     config = made.summary(workloads=("mlp",), compilers=("compiled",), margin=0.1, itemise=True, settings="both").config
-    assert advice.command(config) == (
+    assert advice.command(config, made.MACHINE) == (
         "python -m xlacompare.run --framework=jax,torch_xla,torch --compiler=compiled --workload=mlp --margin=0.1 "
         "--settings=both --itemise"
     )
-    assert advice.command(made.summary().config) == "python -m xlacompare.run --framework=jax,torch_xla,torch"
+    three = "python -m xlacompare.run --framework=jax,torch_xla,torch --workload=mlp,convnet,transformer"
+    assert advice.command(made.summary().config, made.MACHINE) == three
+    assert advice.command({**made.summary().config, "num_cores": 2}, made.MACHINE) == f"{three} --num_cores=2"
+    one = made.summary(frameworks=("jax",), workloads=("mlp",), launches=3).config
+    assert advice.command(one, made.MACHINE) == "python -m xlacompare.run --framework=jax --workload=mlp --launches=3"
+    usual = advice.command({**one, "launches": 2}, made.MACHINE)
+    assert usual == "python -m xlacompare.run --framework=jax --workload=mlp"
+
+
+def test_the_margin_is_no_advice_for_arms_of_one_framework() -> None:
+    for name in RUNS:
+        summary = made.summary(**RUNS[name])
+        if len(data.frameworks(summary)) == 1:
+            assert not any(step.flags.startswith("--margin") for step in advice.next_steps(summary, False))
+    arms = made.summary(**RUNS["single"])
+    judged = arms.arms[0].verdict
+    assert judged is not None
+    too_close = dataclasses.replace(judged, kind="inconclusive", launches_needed=None, p_value=0.5)
+    pair = dataclasses.replace(arms.arms[0], verdict=too_close)
+    found = [step.flags for step in advice._more(arms, [pair])]
+    assert found == [f"--cell_s={2 * float(arms.config['cell_s']):g}"]
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import os
 import pathlib
@@ -156,6 +157,7 @@ FAULTS = [
     ("compiled:raise", "crash", "planted: a step that raises", errors.EXIT_FAILED_CELL),
     ("compiled:stop_in_block", "hang", "no answer to 'visit'", errors.EXIT_FAILED_CELL),
     ("compiled:out_of_memory", "out_of_memory", "out of memory: planted", errors.EXIT_FAILED_CELL),
+    ("compiled:out_of_memory_in_visit", "out_of_memory", "planted in a visit", errors.EXIT_FAILED_CELL),
     ("compiled:wrong", "mismatch", "gate failed at", errors.EXIT_MISMATCH),
     ("compiled:unsupported", "unsupported", "planted: this arm cannot be built", errors.EXIT_OK),
     ("compiled:always_recompile", "unsupported", "still compiling after 30 steps", errors.EXIT_OK),
@@ -173,6 +175,20 @@ def test_a_faulty_cell_is_named_and_the_others_go_on(run_python, tmp_path, fault
     assert reason in made["compiled"][0]["reason"]
     assert [r["status"] for r in made["eager"]] == ["ok", "ok"]
     assert not workers()
+
+
+def test_the_others_start_anew_after_an_error_that_the_worker_survives(run_python, tmp_path):
+    fault = environment(STANDIN_FAULT="compiled:out_of_memory_in_visit")
+    run_python(command(tmp_path, "--launches=1"), env=fault, timeout=120)
+    (eager,) = cells(tmp_path)["eager"]
+    partial = [r for r in record.read(tmp_path).records if r["kind"] == "partial"]
+    assert {r["cell"]["compiler"] for r in partial} == {"eager", "compiled"}
+    blocks = eager["blocks"]
+    main = [v for v, series in zip(blocks["visit"], blocks["series"], strict=True) if series == "main"]
+    assert set(collections.Counter(main).values()) == {2}  # nothing of the visits before
+    assert set(blocks["position"]) <= {0, 1, 2, 3} and eager["status"] == "ok"
+    log = (tmp_path / "logs").glob("*")
+    assert len(list(log)) >= 3, "the gate's worker, the first, and a fresh one"
 
 
 def test_a_cell_that_failed_its_gate_has_no_time(run_python, tmp_path):

@@ -153,13 +153,7 @@ def body(words: list[str]) -> int:
     return errors.EXIT_FAILED_CELL if found.get("wrong") else errors.EXIT_OK
 
 
-def words_of(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Words, and what absl shall parse: the commands' flags are always written --name=value."""
-    words = [argument for argument in argv[1:] if not argument.startswith("-")]
-    return words, [argv[0], *(argument for argument in argv[1:] if argument.startswith("-"))]
-
-
 if __name__ == "__main__":
     define_flags()
-    WORDS, sys.argv = words_of(sys.argv)
+    WORDS, sys.argv = command.words_of(sys.argv)
     command.launch(lambda: body(WORDS))

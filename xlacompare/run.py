@@ -1,6 +1,12 @@
-"""The main job: `python -m xlacompare.run --framework=jax,torch_xla,torch`. Reads flags, wires, prints.
+"""One model's training step through several frameworks: which is slower, by how much, why.
 
-With --collective it is the collective job of `run_collectives`.
+  python -m xlacompare.run --framework=jax,torch_xla,torch --workload=transformer
+
+With --collective, collectives are measured instead of steps:
+
+  python -m xlacompare.run --framework=jax,torch --collective=all_reduce
+
+Afterwards `python -m xlacompare.report FOLDER` shows the records again.
 
 Exit codes: 0 all cells measured; 1 a cell crashed, hung or ran out of memory; 2 bad input; 3 a gate failed;
 130 interrupted. Records are in the output folder in every case.
@@ -20,18 +26,19 @@ import rich.progress
 from absl import flags
 
 from xlacompare import command, frameworks, run_collectives, workloads
-from xlacompare.core import analysis, config, errors, machine, record
+from xlacompare.core import analysis, config, errors, machine, plan, record
 from xlacompare.launch import campaign, grid, membership
 from xlacompare.report import render
 
 
 def define_flags() -> None:
     """Defines the flags. A function: absl's flags are global, and other commands have flags of the same names."""
-    flags.DEFINE_list("framework", ["jax"], f"Frameworks: {', '.join(frameworks.FRAMEWORKS)}.")
-    flags.DEFINE_list("compiler", ["eager", "compiled"], f"Compiler arms: {', '.join(config.COMPILERS)}.")
-    flags.DEFINE_list("workload", ["mlp"], f"Workloads: {', '.join(workloads.WORKLOADS)}.")
-    flags.DEFINE_string("preset", "tiny", f"Size of the workloads: {', '.join(workloads.PRESETS)}.")
-    flags.DEFINE_list("dtype", ["float32"], "float32, float64, bfloat16 (float32 parameters, bfloat16 compute).")
+    usual = config.RunConfig(("jax",))  # the printed command (report.advice) leaves out what equals it
+    flags.DEFINE_list("framework", list(usual.frameworks), f"Frameworks: {', '.join(frameworks.FRAMEWORKS)}.")
+    flags.DEFINE_list("compiler", list(usual.compilers), f"Compiler arms: {', '.join(config.COMPILERS)}.")
+    flags.DEFINE_list("workload", list(usual.workloads), f"Workloads: {', '.join(workloads.WORKLOADS)}.")
+    flags.DEFINE_string("preset", usual.preset, f"Size of the workloads: {', '.join(workloads.PRESETS)}.")
+    flags.DEFINE_list("dtype", list(usual.dtypes), "float32, float64, bfloat16 (float32 parameters, bfloat16 compute).")
     flags.DEFINE_integer("batch_size", None, "Examples per step; default: the preset's.")
     flags.DEFINE_string("optimizer", None, "sgd (momentum) or adamw; default: the workload's.")
     flags.DEFINE_integer(
@@ -40,18 +47,26 @@ def define_flags() -> None:
         "Fresh processes per framework; 0: planned looks after 6, 10, 16, 24 launches. Default: 3, the least for a "
         "comparison of frameworks; 2 for one framework, whose arms are compared inside a process.",
     )
-    flags.DEFINE_float("target_ci", None, "Half-width of the intervals (0.02 = 2%) at which planned looks stop.")
+    flags.DEFINE_float("target_ci", None, "Half-width (0.02 = 2%) at which planned looks stop (--launches=0).")
     flags.DEFINE_float("budget_s", None, "Seconds for the run; fixes the number of planned looks (--launches=0).")
-    flags.DEFINE_float("margin", 0.05, "Share below which a difference between frameworks counts as negligible.")
-    flags.DEFINE_float("cell_s", 1.0, "Seconds inside timed blocks, per cell and launch.")
-    flags.DEFINE_float("min_block_s", 0.03, "Least seconds of a block.")
-    flags.DEFINE_enum("settings", "matched", list(config.SETTINGS_MODES), "Matched, the frameworks' own, or both.")
+    flags.DEFINE_float(
+        "margin",
+        usual.margin,
+        "Share below which a difference between frameworks counts as negligible; 0: none does. Between arms of one "
+        f"framework it is {plan.MARGIN_IN_PROCESS:g}.",
+    )
+    flags.DEFINE_float("cell_s", usual.cell_s, "Seconds inside timed blocks, per cell and launch.")
+    flags.DEFINE_float("min_block_s", usual.min_block_s, "Least seconds of a block.")
+    flags.DEFINE_enum("settings", usual.settings, list(config.SETTINGS_MODES), "Matched, the frameworks' own, or both.")
     flags.DEFINE_bool("itemise", False, "With --settings=both: one setting at a time.")
-    flags.DEFINE_enum("platform", "cpu", list(config.PLATFORMS), "Where the steps run.")
+    flags.DEFINE_enum("platform", usual.platform, list(config.PLATFORMS), "Where the steps run.")
     flags.DEFINE_integer("num_cores", None, "Cores and threads per worker; default: all but one, at least one.")
-    flags.DEFINE_float("deadline_s", 300.0, "Seconds after which a silent worker counts as hanging.")
-    flags.DEFINE_integer("seed", 0, "Seed of parameters, batches and orders.")
+    flags.DEFINE_float("deadline_s", usual.deadline_s, "Seconds after which a silent worker counts as hanging.")
+    flags.DEFINE_integer("seed", usual.seed, "Seed of parameters, batches and orders.")
     flags.DEFINE_string("output_dir", None, "Folder for records and logs; default: runs/TIME.")
+    flags.DEFINE_string(
+        "save_program", None, "Folder for the cells' programs; see python -m xlacompare.program --help."
+    )
     flags.DEFINE_enum(
         "format", "text", list(render.COLLECTIVE_FORMATS), "What is printed at the end; nccl: collectives."
     )
@@ -67,7 +82,7 @@ def read_config() -> config.RunConfig:
     """
     values = flags.FLAGS
     available = len(machine.available_cores())
-    num_cores = values.num_cores if values.num_cores is not None else max(1, available - 1)
+    num_cores = values.num_cores if values.num_cores is not None else config.default_cores(available)
     if num_cores > available:
         raise errors.BadInputError(f"--num_cores={num_cores}: this process may use {available}")
     return config.RunConfig(
@@ -78,7 +93,7 @@ def read_config() -> config.RunConfig:
         dtypes=tuple(values.dtype),
         batch_size=values.batch_size,
         optimizer=values.optimizer,
-        launches=values.launches if values.launches is not None else (3 if len(values.framework) > 1 else 2),
+        launches=values.launches if values.launches is not None else config.default_launches(len(values.framework)),
         target_ci=values.target_ci,
         margin=values.margin,
         budget_s=values.budget_s,
@@ -123,6 +138,22 @@ class TerminalProgress(campaign.Progress):
         self._bar.update(self._task, description=text, completed=done, total=total)
 
 
+def program_folder() -> pathlib.Path | None:
+    """The folder of --save_program, made now: hours later is too late to find that it cannot be.
+
+    Raises:
+      BadInputError: It cannot be made.
+    """
+    if flags.FLAGS.save_program is None:
+        return None
+    folder = pathlib.Path(flags.FLAGS.save_program).absolute()  # workers write there
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.BadInputError(f"--save_program={folder}: cannot be made: {error.strerror}") from None
+    return folder
+
+
 def exit_code(failed: dict[Any, str]) -> int:
     """The worst that happened: a failed gate before a lost worker."""
     statuses = set(failed.values())
@@ -144,11 +175,12 @@ def body() -> int:
             return exit_code(run_collectives.body(asked, me, progress, console))
     chosen = read_config()
     cells = grid.expand(chosen)
+    programs = program_folder()
     stamp = datetime.datetime.now().strftime("%Y%m%dT%H%M%S")
     run_id = f"{stamp}-{uuid.uuid4().hex[:6]}"
     folder = pathlib.Path(values.output_dir or pathlib.Path("runs") / run_id)
-    with TerminalProgress(console) as progress:
-        made = campaign.execute(chosen, cells, folder, run_id, sys.argv, progress)
+    with run_collectives.shown_if_interrupted(folder, run_id), TerminalProgress(console) as progress:
+        made = campaign.execute(chosen, cells, folder, run_id, sys.argv, progress, programs)
     sys.stdout.write(render.render(analysis.summarise(made.records), values.format, expert=values.expert))
     console.print(f"records: {folder / record.FILE_NAME}", style="dim", highlight=False)
     return exit_code(made.failed)

@@ -6,10 +6,12 @@ Exit codes are those of `run`; 3 where a value was wrong.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import pathlib
 import sys
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import rich.console
@@ -25,7 +27,7 @@ DEFAULTS = config.CollectiveConfig(("jax",))
 ONLY_HERE = (
     *("sizes", "reduction", "transport", "mode", "num_devices", "mesh", "axis", "pattern", "root", "placement"),
 )
-ONLY_MAIN = ("compiler", "workload", "preset", "batch_size", "optimizer", "settings", "itemise")
+ONLY_MAIN = ("compiler", "workload", "preset", "batch_size", "optimizer", "settings", "itemise", "save_program")
 # Flags of both jobs whose default is another one here.
 OTHER_DEFAULT = ("launches", "cell_s", "min_block_s", "deadline_s", "num_cores")
 DEFAULT_DEVICES = 2
@@ -147,6 +149,19 @@ def join(me: membership.Membership) -> int:
     return joining.serve(me)
 
 
+@contextlib.contextmanager
+def shown_if_interrupted(folder: pathlib.Path, run_id: str) -> Iterator[None]:
+    """Prints what an interrupted run has measured, when the interrupt has ended everything else."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        found = record.of_run(record.read(folder).records, run_id) if (folder / record.FILE_NAME).exists() else []
+        if any(item["kind"] in ("cell", "collective") for item in found):
+            sys.stdout.write(render.of_records(found, flags.FLAGS.format, flags.FLAGS.expert))
+            sys.stderr.write(f"records: {folder / record.FILE_NAME}\n")
+        raise
+
+
 def body(
     chosen: config.CollectiveConfig,
     me: membership.Membership | None,
@@ -165,7 +180,7 @@ def body(
     stamp = datetime.datetime.now().strftime("%Y%m%dT%H%M%S")
     run_id = f"{stamp}-{uuid.uuid4().hex[:6]}"
     folder = pathlib.Path(values.output_dir or pathlib.Path("runs") / run_id)
-    with joining.launcher_of(me, folder) as launcher:
+    with shown_if_interrupted(folder, run_id), joining.launcher_of(me, folder) as launcher:
         made = collective_campaign.execute(chosen, folder, run_id, sys.argv, progress, launcher)
     sys.stdout.write(render.of_records(made.records, values.format, values.expert))
     console.print(f"records: {folder / record.FILE_NAME}", style="dim", highlight=False)

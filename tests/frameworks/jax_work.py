@@ -183,3 +183,40 @@ def missing(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dic
     sys.stdout.write(f"\n{work['mark']}{json.dumps(told)}\n")
     sys.stdout.flush()
     os._exit(0)  # the connection is broken: nothing to leave in order
+
+
+def many(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dict[str, Any]:
+    """Number of runs in some seconds, a fence every 200."""
+    step = build(world, requests.Request.from_dict(work["request"]))
+    runs, end = 0, time.monotonic() + work["seconds"]
+    while time.monotonic() < end:
+        for index in range(200):
+            step.run(index)
+        step.synchronize()
+        runs += 200
+    return {"runs": runs}
+
+
+def flood(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dict[str, Any]:
+    """The same as a bare loop over the compiled program, with a wait after so many calls."""
+    step = build(world, requests.Request("all_reduce", "float32", 1 << 18, (place.size,), reduction="sum"))
+    call, argument = step._call, step._input
+    runs, end = 0, time.monotonic() + work["seconds"]
+    while time.monotonic() < end:
+        for _ in range(work["in_flight"]):
+            output = call(argument)
+        output.block_until_ready()
+        runs += work["in_flight"]
+    return {"runs": runs}
+
+
+def ordered(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dict[str, Any]:
+    """Number of outputs that are not ready when the last one is."""
+    late = 0
+    for fields in work["requests"].values():
+        step = build(world, requests.Request.from_dict(fields))
+        for _ in range(40):
+            outputs = [step._call(step._input) for _ in range(12)]
+            outputs[-1].block_until_ready()
+            late += sum(not output.is_ready() for output in outputs)
+    return {"late": late}

@@ -233,10 +233,29 @@ def test_the_fence_waits(transport: str) -> None:
         assert large[0] < large[1], "the dispatch is a part of the block"
 
 
-def test_pending_outputs_are_bounded() -> None:
-    assert steps.most_pending(1 << 10) == 32
-    assert steps.most_pending(1 << 20) == 8
-    assert steps.most_pending(1 << 30) == 2
+def test_runs_in_flight_are_bounded() -> None:
+    assert steps.most_pending(1 << 10) == 16
+    assert steps.most_pending(16 << 20) == 4
+    assert steps.most_pending(1 << 30) == 1
+
+
+@pytest.mark.parametrize("placement", ["out_of_place", "in_place"])
+def test_hundreds_of_runs_without_a_fence_end(placement: str) -> None:
+    """See `test_upstream_more_than_32_in_flight_deadlock`."""
+    request = requests.Request("all_reduce", "float32", 1 << 16, (2,), reduction="max", placement=placement)
+    work = {"do": "many", "request": request.to_dict(), "seconds": 5}
+    assert jax_ranks.start("inprocess", 2, work)[0]["runs"] > 500
+
+
+@pytest.mark.parametrize("transport", ["inprocess", "gloo"])
+def test_programs_end_in_order(transport: str) -> None:
+    """Waiting for the last output is a fence only then."""
+    asked = {
+        str(count): requests.Request("all_reduce", "float32", count, (2,), reduction="sum").to_dict()
+        for count in (1 << 10, 1 << 16, 1 << 19)
+    }
+    for answer in jax_ranks.start(transport, 2, {"do": "ordered", "requests": asked, "threads": 2}):
+        assert answer["late"] == 0
 
 
 def test_environment_adds_to_the_users_flags(monkeypatch: pytest.MonkeyPatch) -> None:

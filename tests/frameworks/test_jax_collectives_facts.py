@@ -120,6 +120,15 @@ def test_upstream_in_place_copies_after_the_collective() -> None:
     assert re.search(r"ROOT %\S+ = \S+ copy\(%psum", facts()["texts"]["donated psum"])
 
 
+def test_upstream_more_than_32_in_flight_deadlock() -> None:
+    """One process, two virtual devices, no wait in the loop (jaxlib 0.10.2): why `steps` waits. No issue was found."""
+    flags = "--xla_cpu_collective_call_terminate_timeout_seconds=3"
+    work = {"do": "flood", "in_flight": 200, "seconds": 20}
+    with pytest.raises(AssertionError, match="Termination timeout"):
+        jax_ranks.start("inprocess", 2, work, environment={"XLA_FLAGS": flags})
+    assert jax_ranks.start("inprocess", 2, {**work, "in_flight": 32, "seconds": 3})[0]["runs"] > 100
+
+
 def test_upstream_no_scatter_of_a_maximum() -> None:
     assert not [name for name in dir(lax) if re.fullmatch(r"p(max|min)_scatter", name)]
 

@@ -16,10 +16,12 @@ from xlacompare.workloads import optimizers, oracle, spec, tape
 
 FAULTS = (
     "crash_in_build",
+    "linger",
     "crash_in_block",
     "stop_in_block",
     "raise",
     "out_of_memory",
+    "out_of_memory_in_visit",
     "wrong",
     "recompile",
     "always_recompile",
@@ -39,7 +41,7 @@ class Step:
         self, adapter: Adapter, workload: spec.Workload, initial: Any, batches: Any, dtype: str, arm: str
     ) -> None:
         self._adapter, self._workload, self._initial, self._batches = adapter, workload, initial, batches
-        self._dtype, self._arm, self._fault, self._calls = dtype, arm, _fault(arm), 0
+        self._dtype, self._arm, self._fault, self._calls, self._resets = dtype, arm, _fault(arm), 0, 0
         self.compile_times = interface.CompileTimes(note="nothing is compiled")
         where, _, factor = os.environ.get("STANDIN_SLOW", "").partition(":")
         self._repeats = int(factor) if where == arm else 1
@@ -50,6 +52,7 @@ class Step:
         self._parameters, self._buffers = ({k: np.asarray(v, wide) for k, v in side.items()} for side in self._initial)
         self._state = optimizers.initial_state(self._workload.optimizer, self._parameters)
         self._count, self._loss = 0, float("nan")
+        self._resets += 1  # the build, the gate, then one for each visit
 
     def run(self, index: int) -> None:
         self._calls += 1
@@ -74,6 +77,8 @@ class Step:
             os.kill(os.getpid(), signal.SIGSEGV)
         if self._fault == "stop_in_block" and warm:
             time.sleep(3600)
+        if self._fault == "out_of_memory_in_visit" and self._resets > 6:
+            raise MemoryError("planted in a visit")
         if self._fault == "raise" and warm:
             raise RuntimeError("planted: a step that raises")
 
@@ -98,6 +103,11 @@ class Adapter:
 
     def __init__(self) -> None:
         self.compiles = 0
+        self.kept: list[np.ndarray] = []
+        mark = os.environ.get("STANDIN_DIES_AT_START", "")  # a file: the first start finds it and dies
+        if mark and os.path.exists(mark):
+            os.remove(mark)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -126,11 +136,17 @@ class Adapter:
         fault = _fault(arm) if dtype != "float64" else ""
         if fault == "crash_in_build":
             os._exit(17)
+        if fault == "linger":  # the stream ends, the process does not: some thread of a compiler holds it
+            print("torch._inductor.exc.InductorError: InvalidCxxCompiler: planted", flush=True)
+            os.closerange(3, 256)
+            time.sleep(3600)
         if fault == "out_of_memory":
             raise MemoryError("planted")
         if fault == "unsupported":
             raise errors.UnsupportedError("planted: this arm cannot be built")
         self.compiles += 1
+        if not self.kept:  # what a runtime loads at its first build and keeps, in MiB
+            self.kept.append(np.ones(int(os.environ.get("STANDIN_KEEPS", "0")) << 20, np.uint8))
         step = Step(self, workload, (parameters, buffers), batches, dtype, arm)
         step._repeats *= 2 if settings.get("twice") else 1
         return step

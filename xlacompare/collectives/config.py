@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from xlacompare.core import errors
+from xlacompare.core import config, errors
 
 TRANSPORTS = ("inprocess", "gloo", "mpi", "nccl", "ici")
 MODES = ("process", "spmd", "threads")
@@ -68,15 +68,14 @@ class CollectiveConfig:
         _known("reduction", self.reductions, REDUCTIONS)
         _known("dtype", self.dtypes, DTYPES)
         _known("platform", (self.platform,), PLATFORMS)
-        for name in ("cell_s", "min_block_s", "deadline_s", "margin"):
-            _positive(name, getattr(self, name))
-        for name in ("target_ci", "budget_s", "num_cores"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
+        for name in ("cell_s", "min_block_s", "deadline_s"):
+            config.check_seconds(name, getattr(self, name))
+        if self.num_cores is not None and self.num_cores < 1:
+            raise errors.BadInputError(f"--num_cores={self.num_cores}: must be greater than 0")
+        config.check_plan(self.launches, self.target_ci, self.budget_s, self.margin)
+        config.check_seed(self.seed)
         if not self.sizes or min(self.sizes) < 1 or len(set(self.sizes)) != len(self.sizes):
             raise errors.BadInputError("--sizes must be positive and different; write first:last:factor or a list")
-        if self.launches < 0:
-            raise errors.BadInputError(f"--launches={self.launches}: give a number, or 0 for the stopping plan")
         self._check_mesh()
 
     def _check_mesh(self) -> None:
@@ -113,8 +112,3 @@ def _known(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
     for value in values:
         if value not in known:
             raise errors.BadInputError(f"unknown {name} {value!r}; known: {', '.join(known)}")
-
-
-def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise errors.BadInputError(f"--{name}={value:g}: must be greater than 0")

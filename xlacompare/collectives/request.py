@@ -11,8 +11,8 @@ from typing import Any
 class Request:
     """One collective.
 
-    Ranks of a mesh are counted row by row: rank = row * columns + column. A collective along `axis` 0 joins the ranks of
-    a column, along `axis` 1 those of a row; `axis` None joins all of them.
+    Ranks of a mesh are counted row by row: rank = row * columns + column. A collective along `axis` 0 joins the ranks
+    of a column, along `axis` 1 those of a row; `axis` None joins all of them.
 
     Attributes:
       collective: Name in the table: "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "ppermute",
@@ -22,7 +22,8 @@ class Request:
       mesh: Extent of each axis: (ranks,) or (rows, columns).
       axis: Axis of the mesh, None for the whole mesh.
       reduction: "sum", "mean", "max", "min" for all_reduce and reduce_scatter, else "".
-      pairs: ppermute: (source, destination) within each group, counted from 0. A rank that is no destination gets zeros.
+      pairs: ppermute: (source, destination) within each group, counted from 0. A rank that is no destination gets
+        zeros.
       root: broadcast: place of the source within each group.
       placement: "out_of_place" (input and output differ), or "in_place" (the output overwrites the input).
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from xlacompare.core import cell_results, comparisons, gaps, plan, power, results, samples
 
-# Assumed before there is a second launch: launches of one side differed by 2-7% on 2-core machines (FACTS, "Noise").
+# Assumed before there is a second launch: launches of one side differed by 2-7% (2 cores, experiments/noise.py).
 ASSUMED_LAUNCH_SD = 0.04
 
 
@@ -103,8 +103,11 @@ def detectable(chosen: plan.Plan) -> dict[str, Any]:
     return {"launch_sd": ASSUMED_LAUNCH_SD, "launches": chosen.last, "effect": effect}
 
 
-def plan_sentence(chosen: plan.Plan) -> str:
+def plan_sentence(chosen: plan.Plan, num_frameworks: int) -> str:
     """The plan and what it can show, in a sentence."""
+    if num_frameworks < 2:
+        looks = ", ".join(map(str, chosen.looks))
+        return f"plan: a look after {looks} launch{'es' * (chosen.last > 1)}; arms are compared inside a process"
     found = detectable(chosen)
     if not math.isfinite(found["effect"]):
         return "plan: one launch, which tells nothing of differences between frameworks (--launches=3 does)"

@@ -1,6 +1,6 @@
 """What usually causes a difference, from its pattern. Hints for a person, never a verdict.
 
-The sizes are those that the planted faults of tests/test_parity.py and FACTS show on the `tiny` presets.
+The sizes are those that the planted faults of tests/test_parity.py show on the `tiny` presets.
 """
 
 from __future__ import annotations

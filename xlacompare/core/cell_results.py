@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from xlacompare.core import estimates, pairs, results, samples
 
 HOST_BOUND, DEVICE_BOUND = 0.5, 0.25  # shares of a block that the dispatching thread computes
+MAX_EXPONENT = 100.0  # e**100 times a time is no end of an interval any more
 BUILD_STATES = ("cold", "disk", "memory")
 
 
@@ -50,19 +52,31 @@ def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamp
         num_disturbed=sum(launch.num_disturbed for launch in launches),
         num_compiled=entry.num_compiled,
         num_disturbed_used=sum(launch.num_disturbed_used for launch in launches),
+        busy=entry.busy,
         fence_ok=fence_ok(entry),
         facts=dict(facts),
     )
 
 
 def step_time(entry: samples.CellSamples) -> estimates.Estimate:
-    """Mean seconds a step: t over launches. One launch gives an interval over its blocks, and says so."""
+    """Mean seconds a step: t over launches. One launch gives an interval over its blocks, and says so.
+
+    The ends are taken on the log scale, mean * exp(+-half / mean): a time is never negative, and with two launches the
+    other interval often was.
+    """
     launches = list(entry.launches.values())
     if len(launches) > 1:
-        return estimates.t_interval([launch.mean_s for launch in launches], method="t over launches")
+        return _of_a_time(estimates.t_interval([launch.mean_s for launch in launches], method="t over launches"))
     blocks = launches[0].step_s  # the series against nothing: the mean with the error that its correlation leaves
     found = pairs.block_pair_interval(blocks, np.zeros_like(blocks), scale="linear")
-    return dataclasses.replace(found, method="t over the blocks of one launch")
+    return _of_a_time(dataclasses.replace(found, method="t over the blocks of one launch"))
+
+
+def _of_a_time(found: estimates.Estimate) -> estimates.Estimate:
+    """The same with positive ends; its standard error is that of the mean in seconds (delta method)."""
+    exponent = found.half_width / found.mean
+    factor = math.exp(exponent) if exponent < MAX_EXPONENT else math.inf
+    return dataclasses.replace(found, low=found.mean / factor, high=found.mean * factor)
 
 
 def pipelining(launches: Sequence[samples.LaunchSamples]) -> estimates.Estimate | None:
@@ -79,10 +93,13 @@ def asynchronous(entry: samples.CellSamples) -> bool:
 def bound(entry: samples.CellSamples, host_share: float) -> str:
     """What limits the step: the thread that dispatches computes half of it or more, or a quarter or less.
 
-    "synchronous": that thread does the work as well, its CPU time tells nothing.
+    "synchronous": that thread does the work as well, its CPU time tells nothing. "unclear": others had the cores, and
+    the time that they took would look like the device's.
     """
     if not asynchronous(entry):
         return "synchronous"
+    if entry.busy:
+        return "unclear"
     if host_share >= HOST_BOUND:
         return "host"
     return "device" if host_share < DEVICE_BOUND else "mixed"

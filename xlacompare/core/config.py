@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from xlacompare.core import errors
@@ -10,16 +11,19 @@ from xlacompare.core import errors
 COMPILERS = ("eager", "captured", "compiled", "openxla", "inductor_model", "nofusion", "opt0")
 PLATFORMS = ("cpu", "gpu", "tpu")
 SETTINGS_MODES = ("matched", "shipped", "both")
+MOST_SECONDS = 1e6  # eleven days; a socket's timeout ends far above it, a typing error does not
+MOST_SEED = 2**32 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """A run.
+    """A run. Its defaults are those of the flags, but for those that follow from others (`default_launches`, ...).
 
     Attributes:
       launches: Fresh processes per framework; 0 leaves the number to the stopping plan and the budget.
       target_ci: Half-width of the headline's interval at which the stopping plan stops, as a share (0.02 = 2%).
-      margin: Share below which a difference counts as negligible, fixed before the first sample.
+      margin: Share below which a difference between frameworks counts as negligible, fixed before the first sample;
+        0: none does.
       budget_s: Seconds that the whole run may take (it decides the number of planned looks), None: no limit.
       cell_s: Seconds inside timed blocks per cell and launch.
       min_block_s: Least seconds of a block.
@@ -30,7 +34,7 @@ class RunConfig:
 
     frameworks: tuple[str, ...]
     compilers: tuple[str, ...] = ("eager", "compiled")
-    workloads: tuple[str, ...] = ("mlp", "convnet", "transformer")
+    workloads: tuple[str, ...] = ("mlp",)
     preset: str = "tiny"
     dtypes: tuple[str, ...] = ("float32",)
     batch_size: int | None = None
@@ -56,17 +60,13 @@ class RunConfig:
         _known("compiler", self.compilers, COMPILERS)
         _known("platform", (self.platform,), PLATFORMS)
         _known("settings", (self.settings,), SETTINGS_MODES)
-        for name in ("cell_s", "min_block_s", "deadline_s", "margin", "num_cores"):
-            _positive(name, getattr(self, name))
-        for name in ("target_ci", "budget_s"):
-            if getattr(self, name) is not None:
-                _positive(name, getattr(self, name))
+        for name in ("cell_s", "min_block_s", "deadline_s"):
+            check_seconds(name, getattr(self, name))
+        _positive("num_cores", self.num_cores)
         if self.batch_size is not None:
             _positive("batch_size", self.batch_size)
-        if self.launches < 0:
-            raise errors.BadInputError(
-                f"--launches={self.launches}: give a number of launches, or 0 for the stopping plan"
-            )
+        check_plan(self.launches, self.target_ci, self.budget_s, self.margin)
+        check_seed(self.seed)
         if self.itemise and self.settings != "both":
             raise errors.BadInputError(
                 "--itemise needs --settings=both: it changes one setting at a time from matched to shipped"
@@ -75,6 +75,56 @@ class RunConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""
         return dataclasses.asdict(self)
+
+
+def default_launches(num_frameworks: int) -> int:
+    """Launches without --launches: the least for a comparison of frameworks; arms are compared inside a process."""
+    return 3 if num_frameworks > 1 else 2
+
+
+def default_cores(available: int) -> int:
+    """Cores of a worker without --num_cores: one is left to the parent and the system."""
+    return max(1, available - 1)
+
+
+def check_plan(launches: int, target_ci: float | None, budget_s: float | None, margin: float) -> None:
+    """Refuses flags of the stopping plan that cannot work, or that would be ignored in silence.
+
+    Raises:
+      BadInputError: Names the flag.
+    """
+    if target_ci is not None:
+        _positive("target_ci", target_ci)
+    if budget_s is not None:
+        check_seconds("budget_s", budget_s)
+    if not 0 <= margin < math.inf:
+        raise errors.BadInputError(f"--margin={margin:g}: give a share like 0.05 (5%), or 0 for no margin")
+    if launches < 0:
+        raise errors.BadInputError(f"--launches={launches}: give a number of launches, or 0 for the stopping plan")
+    for name, value in (("target_ci", target_ci), ("budget_s", budget_s)):
+        if launches and value is not None:
+            raise errors.BadInputError(f"--{name}={value:g} is of planned looks; it needs --launches=0")
+
+
+def check_seconds(name: str, value: float) -> None:
+    """Refuses seconds that no clock or socket takes.
+
+    Raises:
+      BadInputError: Names the flag.
+    """
+    _positive(name, value)
+    if value > MOST_SECONDS:
+        raise errors.BadInputError(f"--{name}={value:g}: the most is {MOST_SECONDS:g} seconds")
+
+
+def check_seed(seed: int) -> None:
+    """Refuses a seed that a generator does not take.
+
+    Raises:
+      BadInputError: Names the flag.
+    """
+    if not 0 <= seed <= MOST_SEED:
+        raise errors.BadInputError(f"--seed={seed}: give a number from 0 to {MOST_SEED}")
 
 
 def _non_empty(name: str, values: tuple[str, ...]) -> None:
@@ -91,5 +141,5 @@ def _known(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
 
 
 def _positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise errors.BadInputError(f"--{name}={value:g}: must be greater than 0")
+    if not 0 < value < math.inf:
+        raise errors.BadInputError(f"--{name}={value:g}: must be greater than 0 and finite")

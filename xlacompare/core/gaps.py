@@ -24,8 +24,11 @@ def by_threads(pair: results.Comparison, found: Mapping[str, samples.CellSamples
 
     With one core a side, what the dispatching thread computes cannot overlap with the work: the two parts are times.
     With more cores some of the host's part may be hidden, and the bar is an upper limit.
+    None on a busy machine: what others took would be in the rest, and the larger bar could be theirs.
     """
     a, b = found[pair.a.id], found[pair.b.id]
+    if a.busy or b.busy:
+        return None
     if not (cell_results.asynchronous(a) and cell_results.asynchronous(b)):
         return None
     launches = samples.common_launches(a, b)

@@ -54,7 +54,7 @@ class GateResult:
       exceptions: Operations that a framework composes differently, and why.
       causes: Likely causes of the first failure, the likeliest first.
       worst: Largest error by kind.
-      facts: Further numbers: parameters, flops_per_step, update_elements, update_elements_left_out.
+      facts: Further numbers: parameters, flops_per_step, update_elements, update_elements_eased.
     """
 
     passed: bool

@@ -4,12 +4,15 @@ Schema history:
   1  first version. Kinds: `run` (configuration, plan, machine), `gate` (the float64 gate of a framework x workload),
      `cell` (one cell of one launch), `end` (exit code, where the time went).
 A half-written last line (a kill, a full disk) loses only itself: reading skips it and says so.
+A NaN or an infinity is written as null, since JSON has neither; readers take null as "not there".
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -38,7 +41,7 @@ class Writer:
     """Appends records to one file; each line is written with one call and flushed to the disk.
 
     Raises:
-      BadInputError: The folder cannot be made or written.
+      BadInputError: The folder cannot be made or written, or another run writes there.
       RecordError: The disk is full (what was written before stays).
     """
 
@@ -47,11 +50,24 @@ class Writer:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 (closed by `close`)
+            self._lock()
             self._start_on_a_new_line()
         except OSError as error:
             raise errors.BadInputError(
                 f"cannot write records to {str(folder)!r}: {error.strerror}; choose another --output_dir"
             ) from None
+
+    def _lock(self) -> None:
+        """Two runs at a time would interleave their records; the system frees the lock when this process ends."""
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._file.close()
+            raise errors.BadInputError(
+                f"another run is writing to {str(self.path)!r}; wait for its end, or choose another --output_dir"
+            ) from None
+        except OSError:
+            return  # a file system without locks: as before there were any
 
     def _start_on_a_new_line(self) -> None:
         if self.path.stat().st_size:
@@ -63,7 +79,8 @@ class Writer:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Writes one record."""
-        line = json.dumps({"schema": SCHEMA, **record}, allow_nan=True, separators=(",", ":")).encode() + b"\n"
+        values = finite({"schema": SCHEMA, **record})
+        line = json.dumps(values, allow_nan=False, separators=(",", ":")).encode() + b"\n"
         try:
             written = self._file.write(line)
             os.fsync(self._file.fileno())
@@ -79,6 +96,15 @@ class Writer:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def finite(value: Any) -> Any:
+    """The same value with null for what JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read(path: pathlib.Path) -> Records:
@@ -116,6 +142,11 @@ def parse(lines: Iterable[bytes], name: str) -> Records:
             )
         found.records.append(record)
     return found
+
+
+def of_run(records: Iterable[Mapping[str, Any]], run_id: str) -> list[Mapping[str, Any]]:
+    """The records of one run of a folder that may hold several."""
+    return [item for item in records if item.get("run") == run_id]
 
 
 def check_comparable(a: Mapping[str, Any], b: Mapping[str, Any]) -> None:

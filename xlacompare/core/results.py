@@ -15,13 +15,14 @@ class CellResult:
 
     Attributes:
       status, reason: `ok`, or why there is no time.
-      step: Mean seconds a step: t over launches; over the blocks of the launch where there is one. None without a time.
+      step: Mean seconds a step, with positive ends: t over launches; over the blocks of the launch where there is one.
+        None without a time.
       median_s, p90_s, p99_s: Of blocks, seconds a step; p99 only from 1000 blocks.
       dispatch_share: Time until dispatch returned over block time; a call that waits for its work has 100%.
       host_share: CPU time of the dispatching thread over block time.
       pipelining: stepwise - block, in seconds a step: host time that back-to-back dispatch hides.
-      bound: "host", "device", "mixed" or "synchronous" (the dispatching thread does the work), see
-        `cell_results.bound`.
+      bound: "host", "device", "mixed", "synchronous" (the dispatching thread does the work) or "unclear" (the machine
+        was busy), see `cell_results.bound`.
       flops_per_s: Formula FLOPs of a step over its mean time.
       memory_bytes, memory_meaning: Largest over launches.
       first_step_s: Seconds of build and first step: {"cold", "disk", "memory"}; None where that state was not reached.
@@ -31,6 +32,7 @@ class CellResult:
         eager arm.
       num_launches, num_blocks, num_disturbed, num_compiled: Counts.
       num_disturbed_used: Disturbed blocks among `num_blocks`: launches that had too few others.
+      busy: Whether others had the cores during most of what is used, see `samples.CellSamples.busy`.
       fence_ok: Result of the fence self-test.
       facts: flops_per_step, bytes_per_step, parameter_count, synthetic.
     """
@@ -58,6 +60,7 @@ class CellResult:
     num_disturbed: int = 0
     num_compiled: int = 0
     num_disturbed_used: int = 0
+    busy: bool = False
     fence_ok: bool | None = None
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -16,6 +16,10 @@ from numpy.typing import NDArray
 from xlacompare.core import cell as cells
 
 Values = NDArray[np.float64]
+# Threads of one step wait for each other too: with the machine to itself JAX had a median of 16-23% of a visit
+# (2 cores, 4 runs); with other work on both cores it was 79-86%, and 53% for a step of one thread.
+MAX_WAIT_SHARE = 0.45
+MAX_DISTURBED_SHARE = 0.5  # of the blocks that are used
 MIN_UNDISTURBED = 4  # with fewer undisturbed blocks than this, all blocks are used, and the report says so
 
 
@@ -32,6 +36,7 @@ class LaunchSamples:
       stepwise: (seconds a step with a fence after every step, the same of its neighbour block), [pairs] each.
       num_disturbed, num_compiled: Blocks that others disturbed, and during which something was compiled.
       num_disturbed_used: Disturbed blocks that are samples all the same, because too few others are there.
+      wait_share: Median share of their visits' time for which our threads waited for a core; None where unknown.
     """
 
     process: int | None
@@ -43,6 +48,7 @@ class LaunchSamples:
     num_disturbed: int
     num_compiled: int
     num_disturbed_used: int = 0
+    wait_share: float | None = None
 
     @property
     def mean_s(self) -> float:
@@ -80,6 +86,19 @@ class CellSamples:
     def timed(self) -> bool:
         """Whether a time may be printed: a cell that failed anywhere has none, whatever it measured before."""
         return self.status == "ok" and bool(self.launches)
+
+    @property
+    def busy(self) -> bool:
+        """Whether others had the cores during most of what is used: the times hold, but not what they are made of.
+
+        A step's time is the clock's, its host part is CPU time: what others take is in the first only, and would be
+        booked to the device.
+        """
+        launches = list(self.launches.values())
+        used, disturbed = sum(s.step_s.size for s in launches), sum(s.num_disturbed_used for s in launches)
+        waits = [s.wait_share for s in launches if s.wait_share is not None]
+        waited = float(np.median(waits)) if waits else 0.0
+        return disturbed > MAX_DISTURBED_SHARE * used or waited > MAX_WAIT_SHARE
 
 
 def collect(records: Iterable[Mapping[str, Any]]) -> dict[str, CellSamples]:
@@ -120,7 +139,14 @@ def launch_samples(record: Mapping[str, Any]) -> LaunchSamples:
         num_disturbed=int((main & disturbed).sum()),
         num_compiled=int(compiled.sum()),
         num_disturbed_used=int((valid & disturbed).sum()),
+        wait_share=_wait_share(blocks, valid),
     )
+
+
+def _wait_share(blocks: Mapping[str, list[Any]], valid: NDArray[np.bool_]) -> float | None:
+    shares = blocks.get("wait_share", [None] * valid.size)  # records made by hand and older ones have no such column
+    known = [share for share, good in zip(shares, valid, strict=True) if good and share is not None]
+    return float(np.median(known)) if known else None
 
 
 def _keys(blocks: Mapping[str, list[Any]], main: NDArray[np.bool_]) -> list[tuple[int, int]]:

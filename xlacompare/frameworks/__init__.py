@@ -43,7 +43,7 @@ FRAMEWORKS: dict[str, Entry] = {
     ),
 }
 
-# Collectives only, no models: `entry` and `transports` know them, the main job and the doctor's list do not.
+# Collectives only, no models: `entry` and `transports` know them, the main job refuses them, the doctor lists none.
 COLLECTIVE_ONLY: dict[str, Entry] = {
     "nccl": Entry("xlacompare.frameworks.on_nccl", ("nccl", "cuda"), "cuda12", ("nccl4py", "nvidia-nccl-cu12")),
 }
@@ -91,8 +91,15 @@ def arms(name: str) -> ModuleType:
     It has ARMS (name -> ArmSpec), LACKS (name -> reason), GATE_ARM (whose step the float64 gate takes: the one that is
     built soonest), SETTINGS (name -> Setting), CACHE_VARIABLES (variables that name the folder of the compiler's disk
     cache) and environment(platform, num_threads).
+
+    Raises:
+      MissingFrameworkError: There is none: the framework has collectives only, or its package cannot be imported.
     """
     package = entry(name).package
+    if name in COLLECTIVE_ONLY:
+        raise errors.MissingFrameworkError(
+            f"framework {name!r} has collectives only, no models: give --collective=all_reduce, or leave it out"
+        )
     try:
         return importlib.import_module(f"{package}.arms")
     except ModuleNotFoundError as error:

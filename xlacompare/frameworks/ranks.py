@@ -9,6 +9,7 @@ process and has connect(transport, mode, place) -> Ranks.
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ class TransportSpec:
       definition: One sentence: what carries the bytes, and through which of the framework's calls.
       requires: Importable names beyond the framework's own.
       extra: The extra of setup.cfg that installs them.
+      install: What the extra leaves to be done, in a few words; empty where it installs everything.
     """
 
     name: str
@@ -36,6 +38,15 @@ class TransportSpec:
     definition: str
     requires: tuple[str, ...] = ()
     extra: str = ""
+    install: str = ""
+
+    def missing(self) -> str | None:
+        """What is not installed and how to get it, or None; imports nothing."""
+        absent = [package for package in self.requires if importlib.util.find_spec(package) is None]
+        if not absent:
+            return None
+        rest = f"; {self.install}" if self.install else ""
+        return f"{', '.join(absent)} not installed here; install with: pip install -e '.[{self.extra}]'{rest}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +101,10 @@ class CollectiveStep(Protocol):
         ...
 
     def outputs(self) -> dict[int, np.ndarray]:
-        """Output of the last `run` by global rank, of the ranks in this process; waits. bfloat16 as ml_dtypes' type or
-        widened to float32."""
+        """Output of the last `run` by global rank, of the ranks in this process; waits.
+
+        bfloat16 comes as ml_dtypes' type, or widened to float32.
+        """
         ...
 
     def lowered(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ are compared with the reference, so a program that is fast because it does somet
 from __future__ import annotations
 
 import dataclasses
+import gc
 import time
 from typing import Any
 
@@ -17,8 +18,11 @@ from xlacompare.frameworks import gate, interface
 from xlacompare.launch import planted
 from xlacompare.workloads import archive, oracle, spec
 
-MEMORY_MEANING_HOST = "peak resident memory while steps ran, minus resident memory just before the cell was built"
-MEMORY_MEANING_DEVICE = "peak bytes in use of the device's allocator"
+MEMORY_MEANING_HOST = (
+    "resident memory that the cell gave back when it was freed, plus the peak of a block of steps above what was "
+    "resident before it; not the framework, the compiler, nor the batches where the archive's own memory serves"
+)
+MEMORY_MEANING_DEVICE = "peak bytes in use of the device's allocator since the process began, all of its cells so far"
 
 
 class GateFailed(Exception):
@@ -44,7 +48,6 @@ class Bench:
     cell: cells.Cell
     inputs: archive.Archive
     step: interface.TrainStep
-    resident_before: int | None
     steps_per_block: int = 1
     step_s: float = 0.0
     next_index: int = 0
@@ -52,8 +55,9 @@ class Bench:
     def block(self, mode: str, untimed: bool) -> timing.Block:
         """Runs one block; where the worker comes from another cell, from the initial state and after one untimed step.
 
-        The reset places the state anew. Where it lies made 0.9% of a step (standard deviation between two builds of one
-        cell in one process, 75 runs) that no number of blocks averages out; placed anew it is noise like any other.
+        Where the state lies made 0.9% of a JAX step (standard deviation between two builds of one cell in one process,
+        75 runs) that no number of blocks averages out. JAX's reset places the state anew, and that is noise like any
+        other; torch's and torch_xla's copy into the tensors that are there, whose place the build chose for good.
         """
         if untimed:
             self.step.reset()
@@ -66,8 +70,7 @@ class Bench:
 
     def finish(self, rebuild: bool) -> dict[str, Any]:
         """Peak memory, and with `rebuild` the cost of building the same cell again in this process; frees the cell."""
-        answer: dict[str, Any] = {"memory": self._memory(), "steps": self.next_index}
-        self.step.close()
+        answer: dict[str, Any] = {"memory": self._freed(), "steps": self.next_index}
         if rebuild:
             compiled = self.framework.compile_count()
             again, build_s = _built(self.framework, self.workload, self.cell, self.inputs)
@@ -80,14 +83,30 @@ class Bench:
             again.close()
         return answer
 
-    def _memory(self) -> dict[str, Any]:
+    def _freed(self) -> dict[str, Any]:
+        """Closes the step; returns the memory that it needed.
+
+        Both parts are differences over a moment in which only this cell does something: which cells the process holds
+        or built before does not matter. Growth during the build would depend on it, because the first cell pays for
+        what framework and compiler load and keep. All of it comes after the last timed block: a trimmed heap makes the
+        next step fault its pages in again.
+        """
         device = self.framework.memory_bytes()
         if device is not None:
+            self.step.close()
             return {"peak_bytes": device, "meaning": MEMORY_MEANING_DEVICE}
-        peak = machine.peak_memory_bytes()
-        if peak is None or self.resident_before is None:
+        gc.collect()
+        before = _settled_bytes()
+        self.step.reset()
+        known = machine.reset_peak_memory()  # after the reset, which may hold the old and the new state for a moment
+        timing.time_block(self.step, self.steps_per_block, self.next_index, self.framework.compile_count)
+        peak, held = machine.peak_memory_bytes(), _settled_bytes()
+        self.step.close()
+        gc.collect()
+        after = _settled_bytes()
+        if not known or before is None or peak is None or held is None or after is None:
             return {"peak_bytes": None, "meaning": "not known on this platform"}
-        return {"peak_bytes": max(0, peak - self.resident_before), "meaning": MEMORY_MEANING_HOST}
+        return {"peak_bytes": max(0, peak - before) + max(0, held - after), "meaning": MEMORY_MEANING_HOST}
 
 
 def build(
@@ -109,8 +128,6 @@ def build(
       UnsupportedError: The framework lacks the arm, or the step never stops compiling.
     """
     begin = time.perf_counter()
-    machine.trim_heap()
-    resident = machine.resident_bytes()
     compiled = framework.compile_count()
     step, build_s = _built(framework, workload, cell, inputs)
     first = timing.time_block(step, 1, 0, framework.compile_count)
@@ -121,7 +138,7 @@ def build(
         step.close()
         raise GateFailed(result)
     step = planted.planted(step, dict(cell.changed))
-    made = Bench(framework, workload, cell, inputs, step, resident, next_index=len(inputs.batches))
+    made = Bench(framework, workload, cell, inputs, step, next_index=len(inputs.batches))
     warm = timing.warm_up(step, made.next_index, framework.compile_count)
     made.next_index += warm.steps
     _size_blocks(made, warm, min_block_s)
@@ -133,8 +150,6 @@ def build(
         report = fence.self_test(
             step, max(1, made.steps_per_block // 2), made.next_index, repeats=1 if slow else fence.REPEATS
         )
-    machine.trim_heap()  # what the compiler freed is not the step's memory
-    machine.reset_peak_memory()
     return made, {
         "compile": {
             **dataclasses.asdict(step.compile_times),
@@ -149,6 +164,12 @@ def build(
         "step_s": made.step_s,
         "seconds": time.perf_counter() - begin,
     }
+
+
+def _settled_bytes() -> int | None:
+    """Resident memory without what is freed and not yet given back to the system."""
+    machine.trim_heap()
+    return machine.resident_bytes()
 
 
 def _built(

@@ -30,6 +30,7 @@ class Campaign:
     """State of a run.
 
     Attributes:
+      programs: Folder for the programs of the first launch's cells; None: they are not captured.
       failed: Cells that ended otherwise than `ok`, with their status; later launches leave them out.
       times: Seconds by phase, for "where the time went".
     """
@@ -40,6 +41,7 @@ class Campaign:
     writer: record.Writer
     progress: Progress
     run_id: str
+    programs: pathlib.Path | None = None
     failed: dict[cells.Cell, str] = dataclasses.field(default_factory=dict)
     inputs: dict[str, preparation.Inputs] = dataclasses.field(default_factory=dict)
     exact: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -148,9 +150,14 @@ class Campaign:
                 chosen = self._plan(time.perf_counter() - begin, time.perf_counter() - start)
             if launch == 1:
                 self.append("plan", {"plan": chosen.to_dict(), "mde": analysis.detectable(chosen)})
-                self.progress.say(analysis.plan_sentence(chosen))
+                self.progress.say(analysis.plan_sentence(chosen, len(self.run.frameworks)))
+                self._say_budget(begin)
             if launch >= chosen.last or (chosen.is_look(launch) and analysis.settled(self.records, chosen, launch)):
                 return
+
+    def _say_budget(self, begin: float) -> None:
+        if self.run.budget_s is not None and time.perf_counter() - begin > self.run.budget_s:
+            self.progress.say(f"--budget_s={self.run.budget_s:g} is spent by the first launch; the least is run")
 
     def _plan(self, spent_s: float, launch_s: float) -> plan.Plan:
         """The stopping plan: a number of launches, or looks that the budget affords at the cost of a launch."""
@@ -159,11 +166,12 @@ class Campaign:
             return plan.fixed(self.run.launches, **others)
         if self.run.budget_s is None:
             return plan.sequential(**others)
-        return plan.from_budget(self.run.budget_s - spent_s + launch_s, launch_s, **others)
+        # What the first launch cost is spent, whatever the budget was: its samples are kept, and the least is planned.
+        return plan.from_budget(max(launch_s, self.run.budget_s - spent_s + launch_s), launch_s, **others)
 
     def _launch(self, launch: int) -> None:
         comparisons = self.cells.comparisons()
-        cache = self.folder / "cache"
+        cache = self.folder / "cache" / self.run_id  # a folder may hold several runs, and "cold" must be true of each
         with pool.Pool(self.run, self.folder, cache, f"launch{launch}") as workers:
             for done, (name, members) in enumerate(comparisons.items()):
                 live = [cell for cell in members if cell not in self.failed]
@@ -172,7 +180,7 @@ class Campaign:
                 total = len(comparisons) * max(1, self.run.launches or plan.LOOKS[-1])
                 self.progress.phase(f"launch {launch + 1}: {name}", launch * len(comparisons) + done, total)
                 begin = time.perf_counter()
-                made = session.Session(self.run, workers, live, self.inputs[name], launch)
+                made = session.Session(self.run, workers, live, self.inputs[name], launch, self.programs)
                 made.measure()
                 self._keep(made, launch, time.perf_counter() - begin)
             workers.close()
@@ -208,6 +216,7 @@ class Campaign:
                 "fence": outcome.built.get("fence"),
                 "steps_per_block": outcome.built.get("steps_per_block"),
                 "memory": outcome.finished.get("memory"),
+                "program": outcome.program,
                 "start": {k: v for k, v in outcome.started.items() if k != "describe"},
                 "wall": wall,
                 "facts": inputs.facts if inputs else {},
@@ -224,10 +233,14 @@ def execute(
     run_id: str,
     command: list[str],
     progress: Progress,
+    programs: pathlib.Path | None = None,
 ) -> Campaign:
-    """Runs a configuration into a folder; the `end` record says how it ended, Ctrl-C included."""
+    """Runs a configuration into a folder; the `end` record says how it ended, Ctrl-C included.
+
+    `programs`: folder for the programs of the first launch's cells; None: they are not captured.
+    """
     writer = record.Writer(folder)
-    made = Campaign(run, cells_of_run, folder, writer, progress, run_id)
+    made = Campaign(run, cells_of_run, folder, writer, progress, run_id, programs)
     begin, ending = time.perf_counter(), "error"
     try:
         about = {"config": run.to_dict(), "command": command, "machine": machine.describe()}

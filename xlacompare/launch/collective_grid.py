@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 from collections.abc import Iterator
 
 from xlacompare import frameworks
@@ -139,7 +138,4 @@ def _why_not(cell: CollectiveCell, spec: ranks.TransportSpec) -> str | None:
     reason = frameworks.transports(cell.framework).unsupported(cell.transport, cell.mode, request, cell.platform)
     if reason is not None:
         return str(reason)
-    absent = [package for package in spec.requires if importlib.util.find_spec(package) is None]
-    if absent:
-        return f"{', '.join(absent)} not installed here; install with: pip install -e '.[{spec.extra}]'"
-    return None
+    return spec.missing()

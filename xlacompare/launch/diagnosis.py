@@ -65,6 +65,8 @@ def examine_framework(name: str, platform: str, deadline_s: float) -> Finding:
     """Is the framework installed, and does it compute? Deadline in seconds for the child that tries."""
     if lacking := frameworks.missing(name):
         return Finding("framework", name, LACKING, f"not installed: {', '.join(lacking)}", install_command(name))
+    if name in frameworks.COLLECTIVE_ONLY:
+        return Finding("framework", name, OK, f"{versions(name)}; collectives only, not tried")
     try:
         environment = frameworks.arms(name).environment(platform, len(machine.available_cores()))
     except errors.UnsupportedError as error:
@@ -251,5 +253,6 @@ def examine(names: Sequence[str], platform: str, deadline_s: float) -> list[Find
     """All findings; starts the frameworks one after the other."""
     found = [examine_framework(name, platform, deadline_s) for name in names]
     for finding in tuple(found):
-        found += examine_arms(finding.name, finding.status == OK)
+        if finding.name not in frameworks.COLLECTIVE_ONLY:
+            found += examine_arms(finding.name, finding.status == OK)
     return found + examine_transports() + examine_machine()

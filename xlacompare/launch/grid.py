@@ -34,12 +34,13 @@ def expand(run: config.RunConfig) -> Grid:
 
     Raises:
       BadInputError: An unknown name, or no framework has any of the arms.
-      MissingFrameworkError: A framework is not installed.
+      MissingFrameworkError: A framework is not installed, or has no models.
     """
     for dtype in run.dtypes:
         if dtype not in spec.DTYPES:
             raise errors.BadInputError(f"unknown dtype {dtype!r}; known: {', '.join(spec.DTYPES)}")
     for name in run.frameworks:
+        frameworks.arms(name)  # first, so that nobody installs what has no models
         frameworks.require(name)
     found: list[cells.Cell] = []
     lacking: list[tuple[cells.Cell, str]] = []

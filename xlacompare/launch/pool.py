@@ -67,11 +67,29 @@ class Pool:
                 fresh[key].append(cell)
         for key, needing in fresh.items():
             try:
-                self._started[key] = self._workers[key].result(self._run.deadline_s)
+                self._started[key] = self._take_start(key, needing[0])
             except process.WorkerError as error:
                 self.discard(needing[0])
                 for cell in needing:
                     failed(cell, error)
+
+    def _take_start(self, key: Key, cell: cells.Cell) -> dict[str, Any]:
+        """The answer to a start; a worker that died of it is started once more, because all its cells hang on it.
+
+        Raises:
+          WorkerError: The second start failed too, or the first in a way that would come again.
+        """
+        try:
+            started: dict[str, Any] = self._workers[key].result(self._run.deadline_s)
+            return started
+        except process.WorkerError as error:
+            if error.status != "crash" or error.alive:
+                raise
+            self.discard(cell)
+            self._workers[key] = self._spawn(cell)
+            self._workers[key].begin_start()
+            again: dict[str, Any] = self._workers[key].result(self._run.deadline_s)
+            return {**again, "started_again_after": error.reason}
 
     def _spawn(self, cell: cells.Cell) -> process.Worker:
         environment = grid.worker_environment(cell, self._run, self._cache_of(cell))

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from xlacompare.launch import protocol
+from xlacompare.launch import hints, protocol
 
 GRACE_S = 5.0
 # The line that says what was raised; frameworks add advice below it.
@@ -128,14 +128,15 @@ class Worker:
     def _died(self) -> WorkerError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(GRACE_S)  # its stream ends before the process does; its own exit code says more
+        code = self._process.poll()  # before our own kill, which would be taken for its end
         self.kill()
-        code = self._process.returncode
         oom = code == -signal.SIGKILL and oom_kills() > self._oom_kills
         tail = last_line(self.log)
         if oom or "MemoryError" in tail or "RESOURCE_EXHAUSTED" in tail or "OutOfMemoryError" in tail:
             reason = f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}"
             return WorkerError("out_of_memory", reason, False)
-        return WorkerError("crash", f"the worker {_ended(code)}: {tail or 'no output'}; log: {self.log}", False)
+        said = f"{tail or 'no output'}{hints.hint(tail)}"
+        return WorkerError("crash", f"the worker {_ended(code)}: {said}; log: {self.log}", False)
 
     def kill(self) -> None:
         """Ends the process group at once and waits for it."""
@@ -164,7 +165,9 @@ def merged(environment: Mapping[str, str | None]) -> dict[str, str]:
     return made
 
 
-def _ended(code: int) -> str:
+def _ended(code: int | None) -> str:
+    if code is None:
+        return f"gave up and had not ended {GRACE_S:g} s later"
     if code >= 0:
         return f"exited with code {code}"
     return f"was ended by {signal.Signals(-code).name}"

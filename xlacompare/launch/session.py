@@ -8,6 +8,7 @@ than 10% of the cores is run again; both are kept, and the first is marked.
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +35,7 @@ class Outcome:
     blocks: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     started: dict[str, Any] = dataclasses.field(default_factory=dict)
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    program: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass
@@ -55,8 +57,10 @@ class Session:
         members: Sequence[cells.Cell],
         inputs: preparation.Inputs,
         launch: int,
+        programs: pathlib.Path | None = None,
     ) -> None:
         self.run, self.pool, self.inputs, self.launch = run, pool, inputs, launch
+        self.programs = programs if launch == 0 else None
         self.members = list(members)
         self.outcomes = {cell: Outcome() for cell in members}
         self.partial: list[tuple[cells.Cell, list[dict[str, Any]]]] = []
@@ -66,8 +70,9 @@ class Session:
     def measure(self) -> None:
         """Builds and times all cells; every cell has its outcome afterwards.
 
-        When a worker dies, the cell in flight is blamed, the samples so far are set apart as `partial`, and the rest is
-        measured again without it, so that every sample of a launch has the same process behind it.
+        When a worker dies, or a cell fails during a visit, the cell in flight is blamed, the samples so far are set
+        apart as `partial`, and the rest is measured again without it in fresh workers, so that every sample of a launch
+        has the same process and the same neighbours behind it.
         """
         while live := self._live():
             self.pool.start(live, self._fail)
@@ -94,13 +99,17 @@ class Session:
         self._fail(cell, error)
         if error.alive:
             return True
+        self._set_apart()
+        return False
+
+    def _set_apart(self) -> None:
+        """Makes the samples so far `partial` and ends the workers: what follows is measured again from the start."""
         for other in self.members:
             outcome = self.outcomes[other]
             if outcome.blocks:
                 self.partial.append((other, outcome.blocks))
                 outcome.blocks = []
         self._forget()
-        return False
 
     def _forget(self) -> None:
         """Fresh workers for all: cells that were built in the others would else be built twice in one process."""
@@ -136,7 +145,7 @@ class Session:
         return list(grouped.values())
 
     def _visits(self) -> bool:
-        """Runs the planned visits; False when a worker died."""
+        """Runs the planned visits; False when a cell failed, whether its worker died of it or not."""
         groups = self._groups()
         visits = self._number_of_visits(groups)
         seed = self.run.seed * 1009 + self.launch
@@ -177,7 +186,7 @@ class Session:
         return float(built["steps_per_block"] * built["step_s"])
 
     def _visit(self, sequence: list[tuple[cells.Cell, str]], visit: int, series: str) -> bool | None:
-        """Runs one visit and keeps its blocks; returns whether it was disturbed, None when the worker died."""
+        """Runs one visit and keeps its blocks; returns whether it was disturbed, None when a cell failed."""
         watched = machine.default_cores(self.run.num_cores)
         worker = self.pool.worker(sequence[0][0])
         before = foreign.snapshot(watched, [worker.pid])
@@ -186,7 +195,8 @@ class Session:
             try:
                 answer = worker.ask({"op": "visit", "blocks": blocks}, self.run.deadline_s)
             except process.WorkerError as error:
-                self._lose(cell, error)
+                self._fail(cell, error)
+                self._set_apart()  # even where the worker lives: the order of the visits has lost a cell
                 return None
             taken += [(cell, block) for block in answer]
         use = foreign.foreign_cpu(before, foreign.snapshot(watched, [worker.pid]))
@@ -210,6 +220,8 @@ class Session:
 
     def _finish(self) -> None:
         for cell in self._live():
+            if self.programs is not None and not self._save_program(cell, self.programs):
+                return
             request = {"op": "finish", "cell": cell.id, "rebuild": self.launch == 0}
             try:
                 self.outcomes[cell].finished = self.pool.worker(cell).ask(request, self.run.deadline_s)
@@ -218,6 +230,19 @@ class Session:
                 if not error.alive:
                     self.pool.kill()
                     return
+
+    def _save_program(self, cell: cells.Cell, folder: pathlib.Path) -> bool:
+        """After the last sample, none of which depends on it; returns whether the worker survived."""
+        request = {"op": "program", "cell": cell.id, "folder": str(folder)}
+        try:
+            answer = self.pool.worker(cell).ask(request, self.run.deadline_s)
+        except process.WorkerError as error:
+            self.outcomes[cell].program = {"status": error.status, "reason": error.reason}
+            if not error.alive:
+                self.pool.kill()
+            return error.alive
+        self.outcomes[cell].program = {"status": "ok", **answer}
+        return True
 
 
 def _runs(sequence: list[tuple[cells.Cell, str]]) -> list[tuple[cells.Cell, list[dict[str, str]]]]:

@@ -37,7 +37,8 @@ def _finding(name: str, spec: ranks.TransportSpec) -> Finding:
     which = f"{name}/{spec.name}"
     absent = [package for package in spec.requires if importlib.util.find_spec(package) is None]
     if absent:
-        return Finding("transport", which, LACKING, f"needs {', '.join(absent)}", f"pip install -e '.[{spec.extra}]'")
+        fix = "; ".join(filter(None, [f"pip install -e '.[{spec.extra}]'", spec.install]))
+        return Finding("transport", which, LACKING, f"needs {', '.join(absent)}", fix)
     if lacking := _machine_lacks(spec.name):
         return Finding("transport", which, LACKING, lacking)
     return Finding("transport", which, OK, f"{spec.definition}; mode {' or '.join(spec.modes)}")

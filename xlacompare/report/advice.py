@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from xlacompare.core import config, plan, results
@@ -16,6 +16,8 @@ LAUNCHES_TO_DEFEND = 6
 # Fields of the configuration whose flag has another name; those that are no flag at all.
 _FLAGS = {"frameworks": "framework", "compilers": "compiler", "workloads": "workload", "dtypes": "dtype"}
 _NO_FLAG = ("gate_steps",)
+# Always printed: a command that leaves them out is another run as soon as a default changes.
+_ALWAYS = ("frameworks", "workloads")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,16 +28,33 @@ class Step:
     why: str
 
 
-def command(values: dict[str, Any]) -> str:
-    """The command of a run: its frameworks, and every flag that differs from its default."""
+def command(values: dict[str, Any], machine: Mapping[str, Any]) -> str:
+    """The command of a run: what it was about, and every flag that differs from its default.
+
+    Args:
+      values: The run's configuration.
+      machine: The run's machine: the default of --num_cores follows from it.
+    """
     parts = [PROGRAM]
     for field in dataclasses.fields(config.RunConfig):
         value = values.get(field.name, field.default)
         if isinstance(value, list):
             value = tuple(value)
-        if field.name not in _NO_FLAG and value != field.default and value is not dataclasses.MISSING:
+        if field.name in _NO_FLAG or value is dataclasses.MISSING:
+            continue
+        if field.name in _ALWAYS or value != _default(field, values, machine):
             parts.append(_flag(field.name, value))
     return " ".join(parts)
+
+
+def _default(field: dataclasses.Field[Any], values: dict[str, Any], machine: Mapping[str, Any]) -> Any:
+    """What the run would have had without the flag."""
+    if field.name == "launches":
+        return config.default_launches(len(values.get("frameworks", ())))
+    if field.name == "num_cores":
+        cores = machine.get("cores_available")
+        return config.default_cores(len(cores)) if cores else None
+    return field.default
 
 
 def _flag(name: str, value: Any) -> str:
@@ -109,9 +128,13 @@ def _more(summary: results.Summary, open_ones: list[results.Comparison]) -> Iter
         have = min(p.verdict.estimate.n for p in open_ones if p.verdict is not None)
         cell_s = float(summary.config.get("cell_s", 1.0)) * math.ceil(max(pairs) / max(1, have))
         yield Step(f"--cell_s={cell_s:g}", why)
-    else:
+    elif any(p.a.framework != p.b.framework for p in open_ones):
         margin = float(summary.config.get("margin", config.RunConfig.margin))
-        yield Step(f"--margin={2 * margin:g}", f"if so much does not matter: {which} is too close to call")
+        wider = 2 * margin or plan.MARGIN_BETWEEN
+        yield Step(f"--margin={wider:g}", f"if so much does not matter: {which} is too close to call")
+    else:  # the margin inside a process is fixed; --margin would change nothing
+        cell_s = 2 * float(summary.config.get("cell_s", config.RunConfig.cell_s))
+        yield Step(f"--cell_s={cell_s:g}", f"more blocks of each arm: {which} is too close to call")
 
 
 def _eager(summary: results.Summary) -> Iterator[Step]:

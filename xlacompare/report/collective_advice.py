@@ -94,7 +94,8 @@ def _undecided(summary: results.CollectiveSummary) -> Iterator[advice.Step]:
         yield advice.Step(f"--launches={most}", "would decide what is inconclusive")
     elif open_ones:
         margin = float(summary.config.get("margin", config.CollectiveConfig.margin))
-        yield advice.Step(f"--margin={2 * margin:g}", "if so much does not matter: too close to call")
+        wider = 2 * margin or plan.MARGIN_BETWEEN
+        yield advice.Step(f"--margin={wider:g}", "if so much does not matter: too close to call")
 
 
 def _fits(summary: results.CollectiveSummary) -> Iterator[advice.Step]:

@@ -167,6 +167,8 @@ def reservations(pair: results.Comparison, summary: results.Summary) -> list[str
         found.append("synthetic inputs")
     if pair.a.label != "matched":
         found.append(f"settings {pair.a.label}: not the same work")
+    if any(result.busy for result in members):
+        found.append("machine busy")
     found += [f"clock of {side(r.cell)} not trusted" for r in members if r.fence_ok is False]
     return found
 

@@ -67,7 +67,7 @@ def to_dict(summary: results.Summary) -> dict[str, Any]:
         }
         for found in headlines
     ]
-    made["command"] = advice.command(summary.config)
+    made["command"] = advice.command(summary.config, summary.machine)
     made["next"] = [dataclasses.asdict(step) for step in advice.next_steps(summary, expert=False)]
     return made
 

@@ -14,7 +14,7 @@ DEFINITIONS = """\
 step: mean seconds of a training step (forward, loss, backward, update) in blocks of steps with one fence at the end; \
 interval by t over launches, or over the blocks of the only launch
 bound by: CPU time of the dispatching thread (Python, tracing, dispatch) over block time; host from 50%, device below \
-25%, mixed between; sync, where that thread does the work itself
+25%, mixed between; sync, where that thread does the work itself; unclear, where other processes had the cores
 hidden: step time with a fence after every step minus step time: host time that dispatching ahead hides
 first step: build and first step; cold, with empty caches; from disk, in a later process by the framework's own \
 counter; again, in the same process
@@ -139,15 +139,15 @@ def _settings(page: pages.Page, summary: results.Summary, expert: bool) -> None:
         who = f"{called[changed.comparison]}: {changed.framework} {effect.a.compiler}, {changed.label}"
         given = ", ".join(f"{name}={value}" for name, value in changed.settings.items()) or "nothing differs"
         if effect.difference is not None:
-            value = words.signed_ms(effect.difference, words.places_ms(effect.difference.mean))
-            page.line(f"{who} ({given}): {value} ms")
+            value = words.signed_ms(effect.difference, words.places_ms(effect.difference.mean), " ms")
+            page.line(f"{who} ({given}): {value}")
 
 
 def _time(page: pages.Page, summary: results.Summary) -> None:
     page.heading("How it was measured")
     if summary.plan:
         chosen = plan.Plan.from_dict(summary.plan)
-        page.line(analysis.plan_sentence(chosen))
+        page.line(analysis.plan_sentence(chosen, len(data.frameworks(summary))))
     if summary.times:
         parts = {name: s for name, s in summary.times.items() if name != "total"}
         total = summary.times.get("total", sum(parts.values()))

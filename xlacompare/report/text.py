@@ -13,7 +13,7 @@ ENDINGS = {
     "": "INCOMPLETE: the run left no end record (killed, or still running); this was measured until then",
 }
 NAME_WIDTH = 42
-VALUE_WIDTH = 27
+VALUE_WIDTH = 31
 GAIN_COLUMN = 4 + NAME_WIDTH + 1 + VALUE_WIDTH + 1 + words.BAR_WIDTH + 1
 MAX_REASON = 270  # characters of a reason on the first screen; all of it with --expert
 MAX_STEPS = 4
@@ -105,6 +105,8 @@ def _bars(page: pages.Page, summary: results.Summary) -> None:
         notes.append("the other pairs' bars are below")
     if any(bar.gain is not None and bar.gain > 1 for gap in gaps for bar in gap.bars):
         notes.append("gain >100%: the compiler removes most of it already")
+    if any(r.bound == "unclear" for r in summary.cells):
+        notes.append("machine busy: no bars by thread, they would book the time of others to the programs")
     if notes:
         page.line("; ".join(notes), "dim")
     if not gaps:
@@ -119,8 +121,8 @@ def _compiling(page: pages.Page, summary: results.Summary, pair: results.Compari
     if pair.difference is None:
         return
     called = data.names(summary.cells)[pair.a.comparison]
-    value = words.signed_ms(pair.difference, words.places_ms(pair.difference.mean))
-    page.line(f"{called}: {data.side(pair.a)} - {data.side(pair.b)} = {value} ms: what compiling takes away")
+    value = words.signed_ms(pair.difference, words.places_ms(pair.difference.mean), " ms")
+    page.line(f"{called}: {data.side(pair.a)} - {data.side(pair.b)} = {value}: what compiling takes away")
 
 
 def write_gap(page: pages.Page, summary: results.Summary, gap: results.Gap) -> None:
@@ -130,10 +132,10 @@ def write_gap(page: pages.Page, summary: results.Summary, gap: results.Gap) -> N
     terms = [bar.seconds.mean for bar in gap.bars] + ([settings.mean] if settings else [])
     places, largest = words.places_ms(gap.total.mean, terms), max(map(abs, terms), default=0.0)
     called = data.names(summary.cells)[gap.a.comparison]
-    total = words.signed_ms(gap.total, places)
+    total = words.signed_ms(gap.total, places, " ms")
     step = next(r.step for r in summary.cells if r.cell == gap.a)
     closed = words.gain(gap.total.mean / step.mean, gap.total) if step and gap.total.mean > 0 else ""
-    sides = f"{called}: {gap.a.framework} - {gap.b.framework} = {total} ms, {words.SPLITS[gap.how]}"
+    sides = f"{called}: {gap.a.framework} - {gap.b.framework} = {total}, {words.SPLITS[gap.how]}"
     page.verbatim(f"  {sides:<{GAIN_COLUMN - 2}}{closed}", "bold")
     if settings:
         _bar(page, "settings (not the same work, not summed)", settings, places, largest, words.gain(None, settings))
@@ -170,9 +172,9 @@ def _loose_settings(page: pages.Page, summary: results.Summary) -> None:
         difference = changed.effect.difference
         if difference is None:
             continue
-        value = words.signed_ms(difference, words.places_ms(difference.mean))
+        value = words.signed_ms(difference, words.places_ms(difference.mean), " ms")
         who = f"{called[changed.comparison]}: {changed.framework} {changed.effect.a.compiler}, {changed.label}"
-        page.line(f"{who} - matched = {value} ms: settings, not the same work")
+        page.line(f"{who} - matched = {value}: settings, not the same work")
 
 
 def _costs(page: pages.Page, summary: results.Summary, expert: bool) -> None:
@@ -241,7 +243,7 @@ def _left_out(summary: results.Summary) -> list[str]:
 def _next(page: pages.Page, summary: results.Summary, expert: bool) -> None:
     found = advice.next_steps(summary, expert)
     page.heading("Next")
-    page.line(advice.command(summary.config), hang=6)
+    page.line(advice.command(summary.config, summary.machine), hang=6)
     shown = found if expert else found[:MAX_STEPS]
     width = max((len(step.flags) for step in shown), default=0)
     for step in shown:

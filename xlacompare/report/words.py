@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from xlacompare.core import estimates, units
 
 MS = 1e-3
-BAR_WIDTH = 12
+BAR_WIDTH = 8
 
 
 def decimals(values: Iterable[float], digits: int = 3) -> int:
@@ -25,11 +25,11 @@ def places_ms(total: float, terms: Iterable[float] = ()) -> int:
     return min(decimals([total / MS]), decimals([value / MS for value in (total, *terms)], 5))
 
 
-def signed_ms(estimate: estimates.Estimate, places: int) -> str:
-    """A difference in milliseconds with so many decimals, such as "+5.12 [+4.90, +5.34]"."""
+def signed_ms(estimate: estimates.Estimate, places: int, unit: str = "") -> str:
+    """A difference in milliseconds, such as "+5.12 [+4.90, +5.34]", then the unit if given and "wide" where it is."""
     ends = (estimate.mean, estimate.low, estimate.high)
     mean, low, high = (f"{value / MS:+.{places}f}" for value in ends)
-    return f"{mean} [{low}, {high}]"
+    return f"{mean} [{low}, {high}]{unit}{' wide' if is_wide(estimate) else ''}"
 
 
 def step_ms(estimate: estimates.Estimate | None) -> str:
@@ -42,8 +42,12 @@ def step_ms(estimate: estimates.Estimate | None) -> str:
 
 
 def is_wide(estimate: estimates.Estimate) -> bool:
-    """Whether the ends of a time's interval differ by more than the factor `units.WIDE`, or it has no end."""
-    return not 0 < estimate.low <= estimate.high < math.inf or estimate.high / estimate.low > units.WIDE
+    """Whether the ends of an interval differ by more than the factor `units.WIDE`, have two signs, or are no ends.
+
+    A difference against nothing is as wide as its opposite.
+    """
+    low, high = (estimate.low, estimate.high) if estimate.mean > 0 else (-estimate.high, -estimate.low)
+    return not 0 < low <= high < math.inf or high / low > units.WIDE
 
 
 def includes_zero(estimate: estimates.Estimate) -> bool:
@@ -70,10 +74,10 @@ SPLITS = {"threads": "by thread the sum of", "arms": "by arm the sum of"}
 
 
 def bound(name: str | None, dispatch: float | None) -> str:
-    """What limits a step and the share of it that dispatch takes; no share where dispatch is the work itself."""
+    """What limits a step and the share that dispatch takes; no share where that is the work itself or tells nothing."""
     if name is None:
         return "-"
-    return "sync" if name == "synchronous" else f"{name} {share(dispatch)}"
+    return {"synchronous": "sync", "unclear": "unclear"}.get(name) or f"{name} {share(dispatch)}"
 
 
 def giga(value: float | None) -> str:

@@ -68,9 +68,20 @@ def sha256(arrays: Mapping[str, np.ndarray]) -> str:
 
 
 def write_arrays(path: str | pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes arrays by name, uncompressed."""
-    with open(path, "wb") as file:
-        np.savez(file, allow_pickle=False, **dict(arrays))
+    """Writes arrays by name, uncompressed.
+
+    Raises:
+      RecordError: The disk is full, or the file cannot be written.
+    """
+    try:
+        with open(path, "wb") as file:
+            np.savez(file, allow_pickle=False, **dict(arrays))
+    except (OSError, ValueError) as error:  # on a full disk zipfile's farewell raises a ValueError over the OSError
+        cause = error if isinstance(error, OSError) else error.__context__ or error
+        raise errors.RecordError(
+            f"cannot write the arrays of {path}: {cause}; usually the disk is full: free some, or choose another "
+            "--output_dir"
+        ) from error
 
 
 def read_arrays(path: str | pathlib.Path) -> spec.Arrays:

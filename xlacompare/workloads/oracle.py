@@ -25,7 +25,7 @@ FACTOR = 8.0
 ONE_THREAD_FLOPS = 10**11
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7}  # distance from 1 to the next number
 
-# Of float64, by kind (DESIGN 3.1): sums of up to 1e6 terms at 1e-16 leave room of a decade or more.
+# Of float64, by kind: sums of up to 1e6 terms at 1e-16 leave room of a decade or more.
 EXACT_LIMITS = {"activation": 1e-10, "loss": 1e-10, "gradient": 1e-9, "update": 1e-9, "buffer": 1e-10, "trace": 1e-9}
 
 

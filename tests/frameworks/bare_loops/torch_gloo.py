@@ -2,9 +2,10 @@
 
     python torch_gloo.py RANK SIZE PORT
 
-One process per rank; says "ready" when all are there. Each reads lines "BYTES N" from standard input, runs N blocking
-all_reduces of BYTES (float32, in place) after a barrier, and answers with the seconds that all of them took; the end of
-the input ends it. Every rank must get the same lines. Lines that are no number ("[Gloo] ...") are the library's.
+One process per rank; says "ready" when all are there. Each reads lines "BYTES N" from standard input, and after a
+barrier N times copies BYTES of float32 and reduces the copy (the library reduces in place, and the input is kept); it
+answers with the seconds that all of them took; the end of the input ends it. Every rank must get the same lines. Lines
+that are no number ("[Gloo] ...") are the library's.
 """
 
 import sys
@@ -24,13 +25,13 @@ def main(rank: int, size: int, port: int) -> None:
     for line in sys.stdin:
         nbytes, n = map(int, line.split())
         if nbytes not in buffers:
-            # Zeros stay zeros however often they are summed: no overflow, no denormal numbers.
-            buffers[nbytes] = torch.zeros(nbytes // 4)
-            dist.all_reduce(buffers[nbytes])
-        tensor = buffers[nbytes]
+            buffers[nbytes] = torch.ones(nbytes // 4), torch.ones(nbytes // 4)
+            dist.all_reduce(buffers[nbytes][1])
+        kept, tensor = buffers[nbytes]
         dist.barrier()
         start = time.perf_counter()
         for _ in range(n):
+            tensor.copy_(kept)
             dist.all_reduce(tensor)
         print(time.perf_counter() - start, flush=True)
     dist.destroy_process_group()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import importlib.metadata
 import os
 from collections.abc import Callable, Mapping
@@ -17,11 +16,11 @@ from xlacompare.collectives import request as requests
 from xlacompare.collectives import table
 from xlacompare.frameworks import interface
 
-# XLA:CPU itself lets 32 executions of a device wait, so that waiting for the oldest of 32 delays nothing. Large outputs
-# are fewer: one runs and one waits, which hides the dispatch as well, and memory that is freed early is used again (32
-# outputs of 1 MiB took 5 times as long, with fresh pages at every run).
-_MOST_PENDING = 32
-_PENDING_BYTES = 8 << 20
+# More than 32 executions in flight deadlock XLA:CPU in one process (jaxlib 0.10.2: "Expected 2 threads to join the
+# rendezvous, but only 1 of them arrived", then the process aborts): 33 did within seconds, 32 never. Half of that is
+# allowed, and less where the outputs are large, so that a block of 256 MiB collectives does not hold gigabytes.
+_MOST_PENDING = 16
+_PENDING_BYTES = 64 << 20
 
 Inputs = Mapping[int, np.ndarray]
 
@@ -97,22 +96,25 @@ class Step:
         self._lowered: Any = lowered
         self._input: Any = buffers.place(inputs)
         self._last: Any = None
-        self._pending: collections.deque[jax.Array] = collections.deque()
+        self._pending = 0
         self._most = most_pending(buffers.output_bytes)
 
     def run(self, index: int) -> None:
-        """Dispatches once. Outputs are kept until they were waited for: JAX promises no order among programs."""
-        pending = self._pending
-        if len(pending) == self._most:
-            pending.popleft().block_until_ready()
-        pending.append(self._call(self._input))
+        """Dispatches once; waits when too many runs are in flight. An output is dropped with the next run, as in any
+        loop over a jitted function: memory that is freed early is used again.
+        """
+        self._last = self._call(self._input)
+        self._pending += 1
+        if self._pending >= self._most:
+            self.synchronize()
 
     def synchronize(self) -> None:
-        """Waits for the outputs of all runs."""
-        if self._pending:
-            jax.block_until_ready(list(self._pending))
-            self._last = self._pending[-1]
-            self._pending.clear()
+        """Waits for the last output. Programs of a device end in the order of their dispatch: on a GPU by the stream;
+        for XLA:CPU a test holds it.
+        """
+        self._pending = 0
+        if self._last is not None:
+            self._last.block_until_ready()
 
     def refill(self) -> None:
         """Nothing to do: the input is never overwritten."""
@@ -138,7 +140,6 @@ class Step:
 
     def close(self) -> None:
         """Drops buffers and program."""
-        self._pending.clear()
         self._input = self._last = self._call = self._lowered = None
 
 
@@ -158,15 +159,13 @@ class DonatedStep(Step):
         self._host = dict(inputs)
 
     def run(self, index: int) -> None:
-        """Dispatches once."""
-        self._input = self._last = self._call(self._input)
-
-    def synchronize(self) -> None:
-        """Waits for the last output; every earlier one feeds it."""
-        jax.block_until_ready(self._input)
+        """Dispatches once; waits when too many runs are in flight."""
+        super().run(index)
+        self._input = self._last
 
     def refill(self) -> None:
         """Puts the input back."""
+        self.synchronize()
         self._last = None
         self._input = self._buffers.place(self._host)
 
@@ -177,8 +176,8 @@ class DonatedStep(Step):
 
 
 def most_pending(output_bytes: int) -> int:
-    """Outputs of `output_bytes` bytes that may wait at once in this process."""
-    return max(2, min(_MOST_PENDING, _PENDING_BYTES // max(1, output_bytes)))
+    """Runs with `output_bytes` bytes of output that may be in flight at once in this process."""
+    return max(1, min(_MOST_PENDING, _PENDING_BYTES // max(1, output_bytes)))
 
 
 def versions(*distributions: str) -> dict[str, Any]:

@@ -28,6 +28,8 @@ TRANSPORTS: dict[str, ranks.TransportSpec] = {
         "(JAX's own MPI collectives need MPIwrapper's library in MPITRAMPOLINE_LIB, which no package index has)",
         requires=("mpi4jax", "mpi4py"),
         extra="mpi",
+        install="mpi4jax is source only, built against this environment's mpicc: `make test` does it, or by hand as in "
+        "BUILD_NOTES.md, section MPI",
     ),
     "nccl": ranks.TransportSpec(
         name="nccl",

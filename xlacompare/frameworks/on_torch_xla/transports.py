@@ -20,8 +20,8 @@ TRANSPORTS: dict[str, ranks.TransportSpec] = {
         modes=("threads", "spmd"),
         definition="one process with a CPU device per rank; XLA:CPU copies through shared memory. threads: a thread "
         "per device runs the xm.* call and torch_xla.sync() on lazy tensors, rank 0 on the measuring thread; a run is "
-        "handed to each of the others through a queue (about 1 us per rank; 0 to 5% of a loop that every thread runs "
-        "by itself at 8 bytes, nothing at 1 MiB). spmd: one thread traces the collective between "
+        "handed to each of the others through a queue (queueing one costs about 1 us per rank; its share of a "
+        "collective's time was not resolved on a busy machine). spmd: one thread traces the collective between "
         "xs.enable_manual_sharding and disable_manual_sharding. all_gather with pin_layout=False (a real all-gather)",
     ),
     "ici": ranks.TransportSpec(

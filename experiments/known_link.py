@@ -30,13 +30,6 @@ from xlacompare import command
 from xlacompare.collectives import table
 from xlacompare.launch import link as links
 
-RATES = flags.DEFINE_list("rates", ["1gbit", "500mbit", "200mbit"], "Rates of the links, in tc's words.")
-RANKS = flags.DEFINE_list("ranks", ["2", "3", "4"], "Numbers of ranks.")
-FRAMEWORKS = flags.DEFINE_list("frameworks", ["torch", "jax"], "Frameworks that have gloo.")
-SIZES = flags.DEFINE_string("sizes", "2MiB:16MiB:2", "Sizes of the all-reduce.")
-CELL_S = flags.DEFINE_float("cell_s", 2.0, "Seconds of timed blocks of each size and framework.")
-OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Folder for the table; default: a new one.")
-
 JOIN_PORT, SOCKET_PORT = 29400, 29500
 TRANSFER, ROUNDS = 16 << 20, 3
 
@@ -126,15 +119,25 @@ def point(rate: str, ranks: int, frameworks: Sequence[str], sizes: str, cell_s: 
     return rows
 
 
+def define_flags() -> None:
+    """Defines the flags. A function: tests import this module, and other experiments have flags of the same names."""
+    flags.DEFINE_list("rates", ["1gbit", "500mbit", "200mbit"], "Rates of the links, in tc's words.")
+    flags.DEFINE_list("ranks", ["2", "3", "4"], "Numbers of ranks.")
+    flags.DEFINE_list("frameworks", ["torch", "jax"], "Frameworks that have gloo.")
+    flags.DEFINE_string("sizes", "2MiB:16MiB:2", "Sizes of the all-reduce.")
+    flags.DEFINE_float("cell_s", 2.0, "Seconds of timed blocks of each size and framework.")
+    flags.DEFINE_string("output_dir", None, "Folder for the table; default: a new one.")
+
+
 def body() -> int:
     """Runs every link and writes the table as it grows."""
-    folder = pathlib.Path(OUTPUT_DIR.value or tempfile.mkdtemp(prefix="known_link_"))
+    folder = pathlib.Path(flags.FLAGS.output_dir or tempfile.mkdtemp(prefix="known_link_"))
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []
-    for ranks in map(int, RANKS.value):
-        for rate in RATES.value:
-            rows += point(rate, ranks, FRAMEWORKS.value, SIZES.value, CELL_S.value)
-            for row in rows[-len(FRAMEWORKS.value) :]:
+    for ranks in map(int, flags.FLAGS.ranks):
+        for rate in flags.FLAGS.rates:
+            rows += point(rate, ranks, flags.FLAGS.frameworks, flags.FLAGS.sizes, flags.FLAGS.cell_s)
+            for row in rows[-len(flags.FLAGS.frameworks) :]:
                 sys.stdout.write(f"{row}\n")
                 sys.stdout.flush()
             with open(folder / "known_link.csv", "w", newline="") as file:
@@ -145,4 +148,5 @@ def body() -> int:
 
 
 if __name__ == "__main__":
+    define_flags()
     command.launch(body)

@@ -1,6 +1,6 @@
-"""Every test: one pytest process per group (see conftest.py), two at a time, one closing line for all.
+"""Every test: one pytest process per group (see conftest.py), three at a time (most of them wait for children), one closing line for all.
 
-    python -m tests.run_all [--groups=core,jax] [--jobs=2] [--deadline_s=1500] [pytest arguments]
+    python -m tests.run_all [--groups=core,jax] [--jobs=3] [--deadline_s=1500] [pytest arguments]
 
 Exit code 0 when every group passed and ran tests. A group's output is printed when it ends, so that groups do not mix.
 """
@@ -126,7 +126,7 @@ def main(argv: Sequence[str]) -> int:
     every = ["core", *frameworks.FRAMEWORKS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", default=",".join(every))
-    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--jobs", type=int, default=3)
     parser.add_argument("--deadline_s", type=float, default=1500)
     options, rest = parser.parse_known_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lets `finally` end the groups

@@ -40,11 +40,12 @@ def cells(folder: pathlib.Path) -> dict[str, list[dict]]:
 
 
 def workers() -> list[psutil.Process]:
-    """Worker processes of anybody's run on the stand-in."""
+    """Worker processes of this test's runs on the stand-in; tests of other groups have theirs at the same time."""
     found = []
     for process in psutil.process_iter(["cmdline", "environ"]):
         words, variables = process.info["cmdline"] or [], process.info["environ"] or {}
-        if "xlacompare.launch.worker" in words and "standin" in variables.get("XLACOMPARE_FRAMEWORKS", ""):
+        ours = variables.get("PYTEST_CURRENT_TEST") == os.environ.get("PYTEST_CURRENT_TEST")
+        if ours and "xlacompare.launch.worker" in words and "standin" in variables.get("XLACOMPARE_FRAMEWORKS", ""):
             found.append(process)
     return found
 

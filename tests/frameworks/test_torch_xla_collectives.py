@@ -129,7 +129,8 @@ def test_upstream_hangs_and_aborts(child: Child, name: str) -> None:
 def test_upstream_permute_under_spmd_aborts(child: Child) -> None:
     done = child("spmd_permute")
     assert done.returncode == -signal.SIGABRT, f"it works now: {done.stdout}"
-    assert "Span::at failed bounds check" in done.stderr
+    # Two threads may fail at once, and the runtime then says only that.
+    assert "Span::at failed bounds check" in done.stderr or "terminate called recursively" in done.stderr
 
 
 def test_upstream_is_silent_under_spmd(child: Child) -> None:

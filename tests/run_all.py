@@ -1,4 +1,4 @@
-"""Every test: one pytest process per group (see conftest.py), three at a time (most of them wait for children), one closing line for all.
+"""Every test: one pytest process per group (see conftest.py), three at a time, one closing line for all.
 
     python -m tests.run_all [--groups=core,jax] [--jobs=3] [--deadline_s=1500] [pytest arguments]
 

@@ -1,6 +1,6 @@
-"""Every test: one pytest process per group (see conftest.py), three at a time, one closing line for all.
+"""Every test: one pytest process per group (see conftest.py), two at a time, one closing line for all.
 
-    python -m tests.run_all [--groups=core,jax] [--jobs=3] [--deadline_s=1500] [pytest arguments]
+    python -m tests.run_all [--groups=core,jax] [--jobs=2] [--deadline_s=1500] [pytest arguments]
 
 Exit code 0 when every group passed and ran tests. A group's output is printed when it ends, so that groups do not mix.
 """
@@ -24,6 +24,7 @@ from xlacompare import frameworks
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NO_TESTS = 5  # pytest's exit code
+SHORTEST = ("torch",)  # groups that end soonest
 
 
 @dataclasses.dataclass
@@ -125,8 +126,9 @@ def main(argv: Sequence[str]) -> int:
     """Parses the arguments; unknown ones go to pytest."""
     every = ["core", *frameworks.FRAMEWORKS]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", default=",".join(every))
-    parser.add_argument("--jobs", type=int, default=3)
+    longest_first = sorted(every, key=lambda name: name in SHORTEST)  # so that the last one is short
+    parser.add_argument("--groups", default=",".join(longest_first))
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--deadline_s", type=float, default=1500)
     options, rest = parser.parse_known_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # lets `finally` end the groups

@@ -12,7 +12,7 @@ import re
 import pytest
 
 from tests import report_samples as made
-from xlacompare.core import errors, estimates, results
+from xlacompare.core import errors, estimates, record, results
 from xlacompare.report import advice, data, export, render, words
 
 RUNS, GATE = made.RUNS, made.GATE
@@ -119,7 +119,7 @@ def test_json_keeps_the_sentences_with_their_reservations() -> None:
 
 
 def test_infinite_becomes_null() -> None:
-    assert export.finite({"a": [math.inf, (math.nan, 1.5)], "b": "inf"}) == {"a": [None, [None, 1.5]], "b": "inf"}
+    assert record.finite({"a": [math.inf, (math.nan, 1.5)], "b": "inf"}) == {"a": [None, [None, 1.5]], "b": "inf"}
 
 
 def table(**options) -> list[dict[str, str]]:

@@ -42,10 +42,10 @@ def define_flags() -> None:
     flags.DEFINE_integer("num_devices", None, "Ranks in a row; default: 2, or what the launcher started.")
     flags.DEFINE_string("mesh", None, "Ranks as rows and columns, like 2x2.")
     flags.DEFINE_integer("axis", None, "Axis of --mesh that the collectives run along; default: all ranks.")
-    flags.DEFINE_list("reduction", ["sum"], f"Of all_reduce and reduce_scatter: {', '.join(config.REDUCTIONS)}.")
+    flags.DEFINE_list("reduction", ["sum"], f"Of all_reduce and reduce_scatter: {', '.join(table.REDUCTIONS)}.")
     flags.DEFINE_multi_string("pattern", ["ring"], "Of ppermute: ring, shift:2 or pairs:0>1,1>0; may be repeated.")
     flags.DEFINE_integer("root", 0, "Of broadcast: the source's place in its group.")
-    flags.DEFINE_list("placement", ["out_of_place"], f"{' or '.join(config.PLACEMENTS)}, or both.")
+    flags.DEFINE_list("placement", ["out_of_place"], f"{' or '.join(table.PLACEMENTS)}, or both.")
 
 
 def check_flags(collective: bool) -> None:

@@ -6,14 +6,12 @@ import dataclasses
 import math
 from typing import Any
 
+from xlacompare.collectives import table
 from xlacompare.core import config, errors
 
 TRANSPORTS = ("inprocess", "gloo", "mpi", "nccl", "ici")
 MODES = ("process", "spmd", "threads")
-PLACEMENTS = ("out_of_place", "in_place")
-REDUCTIONS = ("sum", "mean", "max", "min")
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int32")
-PLATFORMS = ("cpu", "gpu", "tpu")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +59,13 @@ class CollectiveConfig:
     def __post_init__(self) -> None:
         """Raises BadInputError for values that cannot work."""
         for name in ("frameworks", "collectives", "transports", "dtypes", "reductions", "patterns", "placements"):
-            _distinct(name, getattr(self, name))
-        _known("transport", self.transports, TRANSPORTS)
-        _known("mode", self.modes, MODES)
-        _known("placement", self.placements, PLACEMENTS)
-        _known("reduction", self.reductions, REDUCTIONS)
-        _known("dtype", self.dtypes, DTYPES)
-        _known("platform", (self.platform,), PLATFORMS)
+            config.check_distinct(name, getattr(self, name))
+        config.check_known("transport", self.transports, TRANSPORTS)
+        config.check_known("mode", self.modes, MODES)
+        config.check_known("placement", self.placements, table.PLACEMENTS)
+        config.check_known("reduction", self.reductions, table.REDUCTIONS)
+        config.check_known("dtype", self.dtypes, DTYPES)
+        config.check_known("platform", (self.platform,), config.PLATFORMS)
         for name in ("cell_s", "min_block_s", "deadline_s"):
             config.check_seconds(name, getattr(self, name))
         if self.num_cores is not None and self.num_cores < 1:
@@ -99,16 +97,3 @@ class CollectiveConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""
         return dataclasses.asdict(self)
-
-
-def _distinct(name: str, values: tuple[str, ...]) -> None:
-    if not values:
-        raise errors.BadInputError(f"--{name.rstrip('s')} is empty; give at least one")
-    if len(set(values)) != len(values):
-        raise errors.BadInputError(f"--{name.rstrip('s')} names {', '.join(values)}: one is named twice")
-
-
-def _known(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
-    for value in values:
-        if value not in known:
-            raise errors.BadInputError(f"unknown {name} {value!r}; known: {', '.join(known)}")

@@ -36,15 +36,7 @@ def compare(a: samples.CellSamples, b: samples.CellSamples, chosen: plan.Plan) -
         a, b, mine, other = b, a, other, mine
     judged = verdict.judge(estimates.paired_t_log(mine, other, chosen.level), chosen)
     if not chosen.is_look(len(both)):  # an interrupted run: nothing is tested between looks
-        judged = dataclasses.replace(
-            judged,
-            kind="inconclusive",
-            negligible=False,
-            p_value=1.0,
-            equivalence_p=1.0,
-            adjusted_p=1.0,
-            launches_needed=chosen.next_look(len(both)),
-        )
+        judged = verdict.untested(judged, chosen.next_look(len(both)))
     return results.Ratio(a.cell, b.cell, judged, estimates.paired_t(mine, other, chosen.level))
 
 

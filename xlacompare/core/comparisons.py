@@ -17,15 +17,7 @@ def compare_launches(a: samples.CellSamples, b: samples.CellSamples, chosen: pla
     mine, other = ([entry.launches[launch].mean_s for launch in both] for entry in (a, b))
     judged = verdict.judge(estimates.paired_t_log(mine, other, chosen.level), chosen)
     if not chosen.is_look(len(both)):  # an interrupted run: nothing is tested between looks
-        judged = dataclasses.replace(
-            judged,
-            kind="inconclusive",
-            negligible=False,
-            p_value=1.0,
-            equivalence_p=1.0,  # Holm decides again from these
-            adjusted_p=1.0,
-            launches_needed=chosen.next_look(len(both)),
-        )
+        judged = verdict.untested(judged, chosen.next_look(len(both)))
     return results.Comparison(a.cell, b.cell, "launches", judged, estimates.paired_t(mine, other, chosen.level))
 
 

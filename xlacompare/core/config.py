@@ -56,10 +56,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         """Raises BadInputError for values that cannot work."""
         for name in ("frameworks", "compilers", "workloads", "dtypes"):
-            _non_empty(name, getattr(self, name))
-        _known("compiler", self.compilers, COMPILERS)
-        _known("platform", (self.platform,), PLATFORMS)
-        _known("settings", (self.settings,), SETTINGS_MODES)
+            check_distinct(name, getattr(self, name))
+        check_known("compiler", self.compilers, COMPILERS)
+        check_known("platform", (self.platform,), PLATFORMS)
+        check_known("settings", (self.settings,), SETTINGS_MODES)
         for name in ("cell_s", "min_block_s", "deadline_s"):
             check_seconds(name, getattr(self, name))
         _positive("num_cores", self.num_cores)
@@ -127,14 +127,24 @@ def check_seed(seed: int) -> None:
         raise errors.BadInputError(f"--seed={seed}: give a number from 0 to {MOST_SEED}")
 
 
-def _non_empty(name: str, values: tuple[str, ...]) -> None:
+def check_distinct(name: str, values: tuple[str, ...]) -> None:
+    """Refuses an empty list, and one that names a thing twice.
+
+    Raises:
+      BadInputError: Names the flag.
+    """
     if not values:
         raise errors.BadInputError(f"--{name.rstrip('s')} is empty; give at least one")
     if len(set(values)) != len(values):
         raise errors.BadInputError(f"--{name.rstrip('s')} names {', '.join(values)}: one is named twice")
 
 
-def _known(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+def check_known(name: str, values: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Refuses a name that is not in the table.
+
+    Raises:
+      BadInputError: Names the value and the table.
+    """
     for value in values:
         if value not in known:
             raise errors.BadInputError(f"unknown {name} {value!r}; known: {', '.join(known)}")

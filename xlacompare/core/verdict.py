@@ -111,6 +111,19 @@ def benjamini_hochberg(verdicts: Sequence[Verdict], family: str) -> list[Verdict
     return _adjusted(verdicts, "fdr_bh", f"{family} (Benjamini-Hochberg, {len(verdicts)})")
 
 
+def untested(judged: Verdict, next_look: int | None) -> Verdict:
+    """The same estimate without a verdict, for units between two looks of the plan."""
+    return dataclasses.replace(
+        judged,
+        kind="inconclusive",
+        negligible=False,
+        p_value=1.0,
+        equivalence_p=1.0,  # a family decides again from these
+        adjusted_p=1.0,
+        launches_needed=next_look,
+    )
+
+
 def _adjusted(verdicts: Sequence[Verdict], method: str, family: str) -> list[Verdict]:
     """A difference that does not survive becomes what it would have been without it; intervals stay as they were."""
     from statsmodels.stats import multitest

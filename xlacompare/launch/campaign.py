@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from xlacompare import frameworks
-from xlacompare.core import analysis, config, errors, machine, plan, record
+from xlacompare.core import analysis, config, machine, plan, record
 from xlacompare.core import cell as cells
-from xlacompare.launch import grid, pool, preparation, process, session
+from xlacompare.launch import grid, journal, pool, preparation, process, session
 
 
 class Progress:
@@ -26,7 +24,7 @@ class Progress:
 
 
 @dataclasses.dataclass
-class Campaign:
+class Campaign(journal.Journal):
     """State of a run.
 
     Attributes:
@@ -47,21 +45,6 @@ class Campaign:
     exact: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
     times: dict[str, float] = dataclasses.field(default_factory=dict)
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-    def append(self, kind: str, values: dict[str, Any]) -> None:
-        """Writes a record and keeps it for the looks."""
-        made = {"kind": kind, "run": self.run_id, "time": time.time(), **values}
-        self.writer.append(made)
-        self.records.append(made)
-
-    @contextlib.contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Adds the seconds of a block to a phase."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.times[phase] = self.times.get(phase, 0.0) + time.perf_counter() - begin
 
     def execute(self) -> None:
         """Runs everything; records are complete up to wherever an exception leaves it."""
@@ -241,18 +224,8 @@ def execute(
     """
     writer = record.Writer(folder)
     made = Campaign(run, cells_of_run, folder, writer, progress, run_id, programs)
-    begin, ending = time.perf_counter(), "error"
-    try:
-        about = {"config": run.to_dict(), "command": command, "machine": machine.describe()}
+    about = {"config": run.to_dict(), "command": command, "machine": machine.describe()}
+    with made.kept():
         made.append("run", {**about, "definitions": grid.definitions(run.frameworks)})
         made.execute()
-        ending = "complete"
-    except KeyboardInterrupt:
-        ending = "interrupted"
-        raise
-    finally:
-        made.times["total"] = time.perf_counter() - begin
-        with contextlib.suppress(errors.RecordError):
-            made.append("end", {"ending": ending, "times": made.times})
-        writer.close()
     return made

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import pathlib
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from xlacompare import frameworks
 from xlacompare.collectives import config, table
 from xlacompare.core import collective_cell as cells
-from xlacompare.core import errors, machine, plan, record
+from xlacompare.core import machine, plan, record
 from xlacompare.graph import client
-from xlacompare.launch import campaign, collective_grid, collective_records, collective_session, crews, launchers
+from xlacompare.launch import (
+    campaign,
+    collective_grid,
+    collective_records,
+    collective_session,
+    crews,
+    journal,
+    launchers,
+)
 from xlacompare.launch import worlds as worlds_of_launch
 
 FENCE_SIZE = 1 << 20  # the fence is tested once per world and series, on the largest size up to this
 
 
 @dataclasses.dataclass
-class Campaign:
+class Campaign(journal.Journal):
     """State of a run.
 
     Attributes:
@@ -39,21 +45,6 @@ class Campaign:
     failed: dict[cells.CollectiveCell, str] = dataclasses.field(default_factory=dict)
     times: dict[str, float] = dataclasses.field(default_factory=dict)
     records: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-
-    def append(self, kind: str, values: dict[str, Any]) -> None:
-        """Writes a record and keeps it."""
-        made = {"kind": kind, "run": self.run_id, "time": time.time(), **values}
-        self.writer.append(made)
-        self.records.append(made)
-
-    @contextlib.contextmanager
-    def timed(self, phase: str) -> Iterator[None]:
-        """Adds the seconds of a block to a phase."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.times[phase] = self.times.get(phase, 0.0) + time.perf_counter() - begin
 
     def execute(self) -> None:
         """Runs everything; records are complete up to wherever an exception leaves it."""
@@ -169,23 +160,13 @@ def execute(
     """
     grid = collective_grid.expand(run)
     writer = record.Writer(folder)
-    begin, ending = time.perf_counter(), "error"
     with client.Client() as parser:
         census = collective_records.Census(parser)
         made = Campaign(run, grid, launcher or crews.BuiltIn(folder), writer, progress, run_id, census)
         about = {"config": run.to_dict(), "command": command, "machine": machine.describe(), "mode": "collective"}
-        try:
+        with made.kept():
             made.append("run", {**about, "definitions": definitions(run)})
             made.execute()
-            ending = "complete"
-        except KeyboardInterrupt:
-            ending = "interrupted"
-            raise
-        finally:
-            made.times["total"] = time.perf_counter() - begin
-            with contextlib.suppress(errors.RecordError):
-                made.append("end", {"ending": ending, "times": made.times})
-            writer.close()
     return made
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 from xlacompare.collectives import results
 from xlacompare.core import collective_cell as cells
-from xlacompare.core import estimates
-from xlacompare.report import collective_advice, export
+from xlacompare.core import estimates, record
+from xlacompare.report import collective_advice
 from xlacompare.report import collective_data as data
 
 SCHEMA = 1
@@ -47,7 +47,7 @@ COLUMNS = (
 
 def to_json(summary: results.CollectiveSummary) -> str:
     """One JSON object; see the module."""
-    return json.dumps(export.finite(to_dict(summary)), indent=2, allow_nan=False) + "\n"
+    return json.dumps(record.finite(to_dict(summary)), indent=2, allow_nan=False) + "\n"
 
 
 def to_dict(summary: results.CollectiveSummary) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def to_csv(summary: results.CollectiveSummary) -> str:
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows(summary):
-        writer.writerow({key: "" if export.finite(value) is None else value for key, value in row.items()})
+        writer.writerow({key: "" if record.finite(value) is None else value for key, value in row.items()})
     return file.getvalue()
 
 

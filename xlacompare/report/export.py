@@ -28,12 +28,11 @@ import csv
 import dataclasses
 import io
 import json
-import math
 from collections.abc import Iterator
 from typing import Any
 
 from xlacompare.core import cell as cells
-from xlacompare.core import estimates, results
+from xlacompare.core import estimates, record, results
 from xlacompare.report import advice, data
 
 SCHEMA = 1
@@ -49,7 +48,7 @@ _OF_A_CELL = ("median_s", "p90_s", "p99_s", "dispatch_share", "host_share", "bou
 
 def to_json(summary: results.Summary) -> str:
     """One JSON object; see the module."""
-    return json.dumps(finite(to_dict(summary)), indent=2, allow_nan=False) + "\n"
+    return json.dumps(record.finite(to_dict(summary)), indent=2, allow_nan=False) + "\n"
 
 
 def to_dict(summary: results.Summary) -> dict[str, Any]:
@@ -89,22 +88,13 @@ def plain(value: Any, summary: results.Summary) -> Any:
     return value
 
 
-def finite(value: Any) -> Any:
-    """The same with null for what JSON cannot hold."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def to_csv(summary: results.Summary) -> str:
     """One table; see the module."""
     file = io.StringIO()
     writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for row in rows(summary):
-        writer.writerow({key: "" if finite(value) is None else value for key, value in row.items()})
+        writer.writerow({key: "" if record.finite(value) is None else value for key, value in row.items()})
     return file.getvalue()
 
 

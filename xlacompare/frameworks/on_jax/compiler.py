@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,7 +14,7 @@ from flax import nnx
 
 from xlacompare.core import errors
 from xlacompare.frameworks import interface
-from xlacompare.frameworks.on_jax import counters, layers, models
+from xlacompare.frameworks.on_jax import counters, layers, models, staging
 from xlacompare.workloads import spec
 
 Leaves = tuple[jax.Array, ...]
@@ -136,26 +134,8 @@ def ahead_of_time(
     step: StepFunction, state: State, batch: models.Batch, donate: bool, options: Mapping[str, Any]
 ) -> Program:
     """One program for the whole step; trace, lower and compile are timed apart. Call it inside the cell's `Scope`."""
-    counts = counters.install()
-    before = counts.snapshot()
     jitted = jax.jit(step, donate_argnums=(0,) if donate else (), compiler_options=dict(options))
-    marks = [time.perf_counter()]
-    traced = jitted.trace(state, batch)
-    marks.append(time.perf_counter())
-    lowered = traced.lower()
-    marks.append(time.perf_counter())
-    executable = lowered.compile()
-    marks.append(time.perf_counter())
-    spent = counts.snapshot() - before
-    trace_s, lower_s, compile_s = (later - earlier for earlier, later in itertools.pairwise(marks))
-    times = interface.CompileTimes(
-        trace_s=trace_s,
-        lower_s=lower_s,
-        compile_s=compile_s,
-        disk_cache_hits=spent.disk_hits,
-        disk_cache_misses=spent.disk_misses,
-        note="ahead of time; compile_s is the load time on a disk-cache hit",
-    )
+    lowered, executable, times = staging.ahead_of_time(jitted, state, batch)
     return Program(executable, times, executable, lowered)
 
 

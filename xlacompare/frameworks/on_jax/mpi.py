@@ -21,7 +21,7 @@ from xlacompare.collectives import request as requests
 from xlacompare.collectives import table
 from xlacompare.core import census, errors
 from xlacompare.frameworks import ranks
-from xlacompare.frameworks.on_jax import counters, programs, steps, transports
+from xlacompare.frameworks.on_jax import counters, programs, staging, steps, transports
 
 _OPERATIONS = {"sum": MPI.SUM, "mean": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 # mpi4jax's call targets in the compiled program -> names of the census.
@@ -92,7 +92,7 @@ class MpiRanks:
         group = self._group(request)
         with jax.enable_x64(request.dtype == "float64"):
             jitted = jax.jit(body(request, group))
-            executable, times = programs.ahead_of_time(jitted, buffers.place(inputs))
+            _, executable, times = staging.ahead_of_time(jitted, buffers.place(inputs))
 
         def lowered() -> dict[str, Any]:
             found = operations(executable.as_text() or "", meshes.groups(request.mesh, request.axis))

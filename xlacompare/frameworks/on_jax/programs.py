@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import time
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from xlacompare.collectives import mesh as meshes
 from xlacompare.collectives import request as requests
 from xlacompare.frameworks import interface
-from xlacompare.frameworks.on_jax import counters
+from xlacompare.frameworks.on_jax import staging
 
 Body = Callable[[jax.Array], jax.Array]
 
@@ -92,29 +89,6 @@ def compile_over(
     spec, sharding = PartitionSpec(mesh.axis_names), sharding_of(mesh)
     mapped = jax.shard_map(one_rank, mesh=mesh, in_specs=spec, out_specs=spec)
     donated = (0,) if donate else ()
-    return ahead_of_time(
-        jax.jit(mapped, in_shardings=sharding, out_shardings=sharding, donate_argnums=donated), argument
-    )
-
-
-def ahead_of_time(jitted: Any, argument: jax.Array) -> tuple[jax.stages.Compiled, interface.CompileTimes]:
-    """Traces, lowers and compiles a jitted function, each timed."""
-    counts = counters.install()
-    before = counts.snapshot()
-    marks = [time.perf_counter()]
-    traced = jitted.trace(argument)
-    marks.append(time.perf_counter())
-    lowered = traced.lower()
-    marks.append(time.perf_counter())
-    executable = lowered.compile()
-    marks.append(time.perf_counter())
-    spent = counts.snapshot() - before
-    trace_s, lower_s, compile_s = (later - earlier for earlier, later in itertools.pairwise(marks))
-    return executable, interface.CompileTimes(
-        trace_s=trace_s,
-        lower_s=lower_s,
-        compile_s=compile_s,
-        disk_cache_hits=spent.disk_hits,
-        disk_cache_misses=spent.disk_misses,
-        note="ahead of time; compile_s is the load time on a disk-cache hit",
-    )
+    jitted = jax.jit(mapped, in_shardings=sharding, out_shardings=sharding, donate_argnums=donated)
+    _, executable, times = staging.ahead_of_time(jitted, argument)
+    return executable, times

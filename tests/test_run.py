@@ -133,6 +133,23 @@ def test_a_framework_that_is_not_installed_names_the_extra(run_python, tmp_path)
     assert "needs flax, not installed here; install with: pip install -e '.[jax]'" in child.stderr
 
 
+@pytest.mark.parametrize("when", ["xlacompare.run_steps", "scipy", "rich.console", "absl.flags"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(run_python, when):
+    """The first second or two of a run is imports, and an impatient user is quicker."""
+    code = (
+        "import runpy, sys, types\n"
+        "def find(name, *rest):\n"
+        f"    if name == {when!r}:\n"
+        "        raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, types.SimpleNamespace(find_spec=find))\n"
+        "sys.argv = ['run', '--framework=jax']\n"
+        "runpy.run_module('xlacompare.run', run_name='__main__')"
+    )
+    child = run_python(code)
+    assert child.returncode == errors.EXIT_INTERRUPTED
+    assert child.stderr == "xlacompare: interrupted before anything was run\n"
+
+
 def test_a_folder_that_cannot_be_written(run_python, tmp_path):
     (tmp_path / "file").write_text("")
     child = run_python(command(tmp_path / "file"), env=environment())

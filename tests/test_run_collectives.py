@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 
 from tests import conftest
-from xlacompare import run, run_collectives
+from xlacompare import run_collectives, run_steps
 from xlacompare.core import errors, record
 
 QUICK = ["--cell_s=0.02", "--min_block_s=0.002", "--sizes=1KiB:64KiB:8", "--deadline_s=30"]
@@ -30,7 +30,7 @@ def parsed(monkeypatch):
         monkeypatch.setattr(flags, "FLAGS", own)
         for name, define in DEFINE.items():
             monkeypatch.setattr(flags, name, functools.partial(define, flag_values=own))
-        run.define_flags()
+        run_steps.define_flags()
         own(["run", *arguments])
 
     return parse

@@ -5,7 +5,8 @@ Two clocks tell of foreign work, and each is blind where the other sees:
          (a tick is 10 ms and is charged whole to whoever runs at that instant), so it is of use from about 1 s on.
   wait   `/proc/<pid>/task/*/schedstat`: nanoseconds for which our own threads were ready to run and another one had
          the core. Fine enough for one block of 30 ms; blind to work on a core that we do not use, and it counts our own
-         threads waiting for each other, so it means "foreign" only with no more busy threads than cores.
+         threads waiting for each other. The same file has the nanoseconds for which they ran; what the cores did not
+         spend on us bounds what others can have taken, so the lesser of the two is what we lost, at most.
 Where the kernel offers neither (not Linux, a sandbox), the answers are None, never 0.
 """
 
@@ -54,6 +55,11 @@ def parse_wait(texts: Iterable[str]) -> float:
     return sum(int(text.split()[1]) for text in texts) / 1e9
 
 
+def parse_run(texts: Iterable[str]) -> float:
+    """Seconds that threads ran, from the texts of their `schedstat` (first field, ns)."""
+    return sum(int(text.split()[0]) for text in texts) / 1e9
+
+
 @dataclasses.dataclass(frozen=True)
 class CpuSnapshot:
     """Cumulative CPU use at one instant; `foreign_cpu` takes the difference of two.
@@ -64,6 +70,7 @@ class CpuSnapshot:
       cores: Core -> times, of the cores that were asked for; None without `/proc/stat`.
       wait_s: Seconds for which our threads waited for a core; None where the kernel does not tell.
       ticks_per_s: Resolution of `cores`.
+      run_s: CPU seconds of our living threads, exact to the nanosecond; None where the kernel does not tell.
     """
 
     time_s: float
@@ -71,6 +78,7 @@ class CpuSnapshot:
     cores: Mapping[int, CoreTimes] | None
     wait_s: float | None
     ticks_per_s: int
+    run_s: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +92,7 @@ class ForeignCpu:
       resolution_s: Error to expect of `seconds`: one tick per core and per end.
       steal_s: Seconds that the hypervisor gave to other guests (not part of `seconds`).
       wait_s: Seconds for which our own threads waited for a core, exact to the nanosecond; None where unknown.
+      run_s: Seconds for which they ran, as exact; None where unknown.
     """
 
     wall_s: float
@@ -92,6 +101,7 @@ class ForeignCpu:
     resolution_s: float
     steal_s: float | None
     wait_s: float | None
+    run_s: float | None = None
 
     @property
     def share(self) -> float | None:
@@ -107,14 +117,25 @@ class ForeignCpu:
             return None
         return self.wait_s / (self.wall_s * self.num_cores)
 
+    @property
+    def lost_share(self) -> float | None:
+        """At most this share of the cores' time went to others while we could have used it; None if unknown.
+
+        Where our own threads keep the cores busy they may wait for each other as long as they like: nothing is lost.
+        """
+        if self.wait_share is None or self.run_s is None:
+            return self.wait_share
+        return min(self.wait_share, max(0.0, 1 - self.run_s / (self.wall_s * self.num_cores)))
+
     def disturbed(self, limit: float = 0.10) -> bool | None:
         """Did others take more than `limit` of our cores, by either clock? None where neither tells."""
-        known = [share for share in (self.share, self.wait_share) if share is not None]
+        known = [share for share in (self.share, self.lost_share) if share is not None]
         return any(share > limit for share in known) if known else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""
-        return {**dataclasses.asdict(self), "share": self.share, "wait_share": self.wait_share}
+        shares = {"share": self.share, "wait_share": self.wait_share, "lost_share": self.lost_share}
+        return {**dataclasses.asdict(self), **shares}
 
 
 def snapshot(cores: Sequence[int], pids: Sequence[int] = ()) -> CpuSnapshot:
@@ -136,22 +157,25 @@ def snapshot(cores: Sequence[int], pids: Sequence[int] = ()) -> CpuSnapshot:
         cores={core: t for core, t in parse_stat(text, ticks_per_s).items() if core in cores} if text else None,
         wait_s=parse_wait(waits) if waits else None,
         ticks_per_s=ticks_per_s,
+        run_s=parse_run(waits) if waits else None,
     )
 
 
 def foreign_cpu(before: CpuSnapshot, after: CpuSnapshot) -> ForeignCpu:
     """CPU use of others between two snapshots of the same cores and processes.
 
-    Threads that ended in between take their waiting time along; the difference is then cut off at 0.
+    Threads that ended in between take their times along; a difference is then cut off at 0.
     """
     seconds = steal = None
     if before.cores is not None and after.cores is not None:
         busy = sum(after.cores[core].busy_s - before.cores[core].busy_s for core in after.cores)
         seconds = max(0.0, busy - (after.own_s - before.own_s))
         steal = sum(after.cores[core].steal_s - before.cores[core].steal_s for core in after.cores)
-    wait = None
+    wait = run = None
     if before.wait_s is not None and after.wait_s is not None:
         wait = max(0.0, after.wait_s - before.wait_s)
+    if before.run_s is not None and after.run_s is not None:
+        run = max(0.0, after.run_s - before.run_s)
     num_cores = max(1, len(after.cores or ()))
     return ForeignCpu(
         wall_s=after.time_s - before.time_s,
@@ -160,6 +184,7 @@ def foreign_cpu(before: CpuSnapshot, after: CpuSnapshot) -> ForeignCpu:
         resolution_s=2 * num_cores / after.ticks_per_s,
         steal_s=steal,
         wait_s=wait,
+        run_s=run,
     )
 
 

@@ -19,7 +19,18 @@ LAYERS: dict[str, set[str]] = {
     "report": {"core", "collectives", "report"},
 }
 # And every __main__.py: the only files that read flags and print.
-COMMANDS = {"run", "run_steps", "run_collectives", "entry", "importer", "doctor", "sweep", "selftest", "command", "program"}
+COMMANDS = {
+    "run",
+    "run_steps",
+    "run_collectives",
+    "entry",
+    "importer",
+    "doctor",
+    "sweep",
+    "selftest",
+    "command",
+    "program",
+}
 # Adapter folder -> other adapter folders that it may use: one torch definition serves torch and torch_xla.
 SHARED = {"on_torch_xla": {"on_torch"}}
 # Where framework packages must not be imported at all, even by a function.

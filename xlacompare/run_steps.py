@@ -172,4 +172,3 @@ def body() -> int:
     sys.stdout.write(render.render(analysis.summarise(made.records), values.format, expert=values.expert))
     console.print(f"records: {folder / record.FILE_NAME}", style="dim", highlight=False)
     return exit_code(made.failed)
-

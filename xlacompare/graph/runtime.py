@@ -20,7 +20,7 @@ import numpy as np
 from jaxlib import _jax
 
 from xlacompare.core import errors, program
-from xlacompare.graph import parsing, program_file
+from xlacompare.graph import parsing, program_file, runnable
 
 _MARK = r"(?:tf\.aliasing_output = \d+ : i32|jax\.buffer_donor = true)"
 DONATION = re.compile(rf", {_MARK}|{_MARK}(?:, )?")
@@ -28,24 +28,40 @@ EPSILONS = 64  # of float32 against the largest element: two XLA builds order th
 
 
 @dataclasses.dataclass
-class Runnable:
-    """A compiled program with inputs ready.
+class JaxlibRunnable:
+    """A program in jaxlib's client, see `runnable.Runnable`.
 
     Attributes:
       executable: Of jaxlib.
       buffers: On the device, in call order.
     """
 
+    client: str
+    compile_s: float
     executable: Any
     buffers: list[Any]
+    _last: list[Any] = dataclasses.field(default_factory=list)
 
-    def run(self) -> list[Any]:
-        """Results, still on the device; every run reads the same inputs."""
+    def dispatch(self) -> None:
+        """Starts one run on the same inputs."""
         results = self.executable.execute_sharded(self.buffers).disassemble_into_single_device_arrays()
-        return [parts[0] for parts in results]
+        self._last = [parts[0] for parts in results]
+
+    def synchronize(self) -> None:
+        """Waits for the last run; a device runs its programs in order."""
+        for item in self._last:
+            item.block_until_ready()
+
+    def results(self) -> list[np.ndarray]:
+        """Outputs of the last run."""
+        return [np.asarray(item) for item in self._last]
+
+    def close(self) -> None:
+        """Frees everything."""
+        self.executable, self.buffers, self._last = None, [], []
 
 
-def prepare(captured: program.Program) -> Runnable:
+def prepare(captured: program.Program) -> JaxlibRunnable:
     """Compiles a program and places its inputs.
 
     Raises:
@@ -57,8 +73,9 @@ def prepare(captured: program.Program) -> Runnable:
     with jax.enable_x64(True):  # else 64-bit inputs are cut
         buffers = jax.device_put(captured.arguments, jax.devices("cpu")[0], may_alias=False)
     device = jax.devices("cpu")[0]
+    begin = time.perf_counter()
     executable = device.client.compile_and_load(source, [device], _jax.CompileOptions())
-    return Runnable(executable, buffers)
+    return JaxlibRunnable(f"jaxlib {jaxlib.__version__}", time.perf_counter() - begin, executable, buffers)
 
 
 def _without_donation(captured: program.Program) -> bytes | str:
@@ -102,25 +119,23 @@ def run(folder: str, runs: int = 0) -> dict[str, Any]:
       "median_s": None without runs, "compile_s"}.
     """
     captured = program_file.load(pathlib.Path(folder))
-    begin = time.perf_counter()
     made = prepare(captured)
-    compile_s = time.perf_counter() - begin
-    got = [np.asarray(item) for item in made.run()]
-    outputs = _judged(captured, got)
+    made.dispatch()
+    outputs = _judged(captured, made.results())
     seconds = [_timed(made) for _ in range(runs)]
     return {
-        "client": f"jaxlib {jaxlib.__version__}",
+        "client": made.client,
         "outputs": outputs,
         "wrong": [item["name"] for item in outputs if not item["of_allowed"] <= 1.0],
-        "compile_s": compile_s,
+        "compile_s": made.compile_s,
         "median_s": statistics.median(seconds) if seconds else None,
     }
 
 
-def _timed(made: Runnable) -> float:
+def _timed(made: runnable.Runnable) -> float:
     begin = time.perf_counter()
-    for item in made.run():
-        item.block_until_ready()
+    made.dispatch()
+    made.synchronize()
     return time.perf_counter() - begin
 
 

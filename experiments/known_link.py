@@ -7,10 +7,10 @@ bandwidth that of a bare socket on the same link, and do the two frameworks agre
     python -m experiments.known_link --rates=1gbit --ranks=2
 
 Needs root (namespaces, tc). Runtime on 2 cores: 15 minutes for everything (3 rates, 2 to 4 ranks), 1 to 3 minutes
-for a point. Expected: fitted bandwidth (sizes from 2 MiB) within 5% of the bare socket's, the frameworks' 16 MiB within 3% of
-each other. The socket sends before and after the collectives, one way (the reference: what the link carries) and both
-ways at once (as the neighbours of a ring do; TCP loses more to acknowledgements); a rate is bytes over time of all its
-rounds. With more ranks than cores the figures say what scheduling adds.
+for a point. Expected: fitted bandwidth (sizes from 2 MiB) within 5% of the bare socket's, the frameworks' 16 MiB within
+3% of each other. The socket sends before and after the collectives, one way (the reference: what the link carries) and
+both ways at once (as the neighbours of a ring do; TCP loses more to acknowledgements); a rate is bytes over time of all
+its rounds. With more ranks than cores the figures say what scheduling adds.
 """
 
 from __future__ import annotations

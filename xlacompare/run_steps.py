@@ -13,7 +13,7 @@ import rich.console
 import rich.progress
 from absl import flags
 
-from xlacompare import command, frameworks, run_collectives, workloads
+from xlacompare import frameworks, run_collectives, workloads
 from xlacompare.core import analysis, config, errors, machine, plan, record
 from xlacompare.launch import campaign, grid, membership
 from xlacompare.report import render

@@ -22,9 +22,9 @@ BUSY = [
     ({"disturbed": [True] * 6}, True),
     ({"disturbed": [True] * 2 + [False] * 4}, False),  # left out: enough others are there
     ({"disturbed": [True] * 4 + [False] * 2}, True),  # all are used
-    ({"wait_share": [0.2] * 6}, False),
-    ({"wait_share": [0.8] * 6}, True),  # nothing is marked where every visit is as bad as the best
-    ({"wait_share": [None] * 6}, False),
+    ({"lost_share": [0.1] * 6}, False),
+    ({"lost_share": [0.3] * 6}, True),  # where too few are left unmarked, all are used
+    ({"lost_share": [None] * 6}, False),
 ]
 
 

@@ -64,7 +64,7 @@ def test_one_launch_says_so():
 def test_the_table_has_what_the_issue_asks_for():
     text = shown(frameworks=("torch",), launches=9)
     header = next(line for line in text.splitlines() if "algbw" in line)
-    assert " ".join(header.split()) == "size count framework time [95%] p50 p95 p99 disp algbw busbw #wrong"
+    assert " ".join(header.split()) == "size count by time [95%] p50 p95 p99 disp algbw busbw #wrong"
     row = next(line for line in text.splitlines() if line.startswith("  16 MiB"))
     assert row.split()[2:4] == ["4194304", "torch"] and row.split()[-1] == "0"
     assert re.search(r"28\.\d ms \[2\d\.\d, 28\.\d\]", row)

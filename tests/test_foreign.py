@@ -35,9 +35,30 @@ def test_parse_wait_adds_threads():
     assert foreign.parse_wait(["5000 1500000000 7\n", "1 500000000 2\n"]) == 2.0
 
 
-def snapshot(time_s, own_s, busy, steal=0.0, wait=0.0):
+def test_parse_run_adds_threads():
+    assert foreign.parse_run(["1500000000 5000 7\n", "500000000 1 2\n"]) == 2.0
+
+
+def snapshot(time_s, own_s, busy, steal=0.0, wait=0.0, run=None):
     cores = None if busy is None else {0: foreign.CoreTimes(busy, steal), 1: foreign.CoreTimes(0.0, 0.0)}
-    return foreign.CpuSnapshot(time_s, own_s, cores, wait, 100)
+    return foreign.CpuSnapshot(time_s, own_s, cores, wait, 100, run)
+
+
+@pytest.mark.parametrize(
+    ("wait", "run", "lost"),
+    [
+        (0.6, 2.0, 0.0),  # our threads wait for each other while both cores are ours
+        (0.6, 1.4, 0.3),  # others cannot have waited us out of more than we did not use
+        (0.2, 0.4, 0.1),  # cores that are idle because we asked for nothing are not lost
+        (0.6, 2.2, 0.0),  # threads that ran elsewhere
+        (0.6, None, 0.3),  # a kernel that tells the waiting only
+    ],
+)
+def test_others_took_no_more_than_we_waited_for_and_did_not_use(wait, run, lost):
+    """Over 1 s on 2 cores."""
+    change = foreign.foreign_cpu(snapshot(0, 0, 0, run=0.0), snapshot(1, 0, 0, wait=wait, run=run))
+    assert change.lost_share == pytest.approx(lost)
+    assert change.disturbed() is (lost > 0.1)
 
 
 def test_foreign_is_busy_minus_own():
@@ -72,7 +93,7 @@ def test_unknown_is_not_zero():
     change = foreign.foreign_cpu(foreign.CpuSnapshot(0, 0, None, None, 100), foreign.CpuSnapshot(1, 1, None, None, 100))
     assert change.seconds is None
     assert change.share is None
-    assert change.wait_share is None
+    assert change.wait_share is None and change.lost_share is None
     assert change.disturbed() is None
 
 
@@ -115,6 +136,7 @@ def test_a_busy_neighbour_is_seen(neighbour):
     assert change.share == pytest.approx(lost, abs=0.06)  # ticks
     if change.wait_share is not None:
         assert change.wait_share == pytest.approx(lost, abs=0.02)
+        assert change.lost_share == pytest.approx(lost, abs=0.02)
 
 
 @linux_only

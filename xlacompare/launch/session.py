@@ -65,7 +65,6 @@ class Session:
         self.outcomes = {cell: Outcome() for cell in members}
         self.partial: list[tuple[cells.Cell, list[dict[str, Any]]]] = []
         self.wall = Wall()
-        self.least_lost: dict[pools.Key, float] = {}
 
     def measure(self) -> None:
         """Builds and times all cells; every cell has its outcome afterwards.
@@ -200,24 +199,13 @@ class Session:
                 return None
             taken += [(cell, block) for block in answer]
         use = foreign.foreign_cpu(before, foreign.snapshot(watched, [worker.pid]))
-        disturbed = self._disturbed(sequence[0][0], use)
+        disturbed = bool(use.disturbed(MAX_FOREIGN_SHARE))
         for position, (cell, block) in enumerate(taken):
             self.wall.timed_s += block["total_s"]
             block |= {"visit": visit, "position": position, "series": series, "disturbed": disturbed}
             shares = {"foreign_share": use.share, "wait_share": use.wait_share, "lost_share": use.lost_share}
             self.outcomes[cell].blocks.append({**block, **shares})
         return disturbed
-
-    def _disturbed(self, cell: cells.Cell, use: foreign.ForeignCpu) -> bool:
-        """Did others take more than 10% of our time?
-
-        What our threads lost is bounded from above only (they wait for each other too, and may leave the core idle in
-        between): the least share so far is taken off. Ticks (10 ms) see what waiting cannot, in long visits.
-        """
-        lost = use.lost_share or 0.0
-        key = self.pool.key(cell)
-        self.least_lost[key] = min(lost, self.least_lost.get(key, lost))
-        return max(lost - self.least_lost[key], use.share or 0.0) > MAX_FOREIGN_SHARE
 
     def _finish(self) -> None:
         for cell in self._live():

@@ -131,7 +131,7 @@ def _columns(
     columns: list[Column] = [
         ("size", lambda r: data.size(r.cell.size_bytes)),
         ("count", lambda r: str(r.cell.count)),
-        ("framework", lambda r: data.side(r.cell, summary)),
+        ("by", lambda r: data.side(r.cell, summary)),
         ("time [95%]", lambda r: interval(r.time)),
     ]
     if group[0].cell.collective == table.BARRIER.name:
@@ -161,8 +161,12 @@ def duration(seconds: float | None) -> str:
 
 
 def rate(value: float | None, unit: float) -> str:
-    """Bytes/s in a unit that the table names."""
-    return "-" if value is None else units.significant(value / unit)
+    """Bytes/s in a unit that the table names: three decimals below 1, so that a line stays a line (JSON has all)."""
+    if value is None:
+        return "-"
+    if value / unit < 0.001:
+        return "<.001"
+    return f"{value / unit:.3f}" if value < unit else units.significant(value / unit)
 
 
 def interval(time: estimates.Estimate | None) -> str:

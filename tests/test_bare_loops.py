@@ -30,6 +30,7 @@ NAMES = ("torch", "jax")
 # Bytes -> all-reduces of a block.
 BLOCKS = {1 << 20: 16, 16 << 20: 3}
 LIMITS = (0.95, 1.05)
+ATTEMPTS = 3
 
 
 class Bare:
@@ -132,10 +133,19 @@ def test_busbw_is_that_of_a_plain_loop(name, tmp_path):
         pytest.skip(f"{name} is not installed")
     with side_by_side(name, tmp_path) as (ours, bare):
         for size in BLOCKS:
-            found = ratio(ours, bare, size, 20)
-            value, low, high = found.ratio()
-            # A busy machine makes the interval wide: red only when all of it says that we are slower or faster.
-            assert low < LIMITS[1] and high > LIMITS[0], f"{size} bytes: {value:.3f} [{low:.3f}, {high:.3f}]"
+            # Red only when all of the interval says that we are slower or faster, and says so again: what else runs on
+            # these cores takes one side's turn and spares the other's for seconds, a harness that costs something does
+            # not stop.
+            seen = [ratio(ours, bare, size, 20).ratio()]
+            while not possible(seen[-1]) and len(seen) < ATTEMPTS:
+                seen.append(ratio(ours, bare, size, 20).ratio())
+            assert possible(seen[-1]), f"{size} bytes: {seen}"
+
+
+def possible(found: tuple[float, float, float]) -> bool:
+    """Whether the interval of a ratio reaches into the limits."""
+    _, low, high = found
+    return low < LIMITS[1] and high > LIMITS[0]
 
 
 def main() -> None:

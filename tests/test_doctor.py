@@ -58,7 +58,8 @@ def test_a_framework_that_works(stand_in, monkeypatch):
     assert found.fix == ""
 
 
-def test_a_crash_at_the_exit_is_forgiven(stand_in):
+def test_a_crash_at_the_exit_is_forgiven(stand_in, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # else nothing can be lost in a buffer
     assert stand_in(start="import atexit; atexit.register(os.abort)").status == diagnosis.OK
 
 

@@ -136,8 +136,9 @@ def test_shared_memory_of_a_killed_process_is_removed():
 
 def test_interrupt_leaves_no_rank(tmp_path):
     code = (
-        "import sys, pathlib\nfrom xlacompare.collectives import config\n"
+        "import sys, pathlib, signal\nfrom xlacompare.collectives import config\n"
         "from xlacompare.launch import campaign, collective_campaign\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in what a shell started with &
         "run = config.CollectiveConfig(('standin',), ('all_gather',), sizes=(64,), deadline_s=100.0)\n"
         "collective_campaign.execute(run, pathlib.Path(sys.argv[1]), 'r', [], campaign.Progress())"
     )

@@ -140,6 +140,7 @@ def probe(name: str) -> None:
     described = framework.describe()
     answer = {key: described.get(key, "?") for key in ("platform", "device_kind", "device_count")}
     sys.stdout.write(MARK + json.dumps({**answer, "loss": loss, "seconds": time.perf_counter() - begin}) + "\n")
+    sys.stdout.flush()  # a runtime that aborts at its exit would take the answer along
 
 
 def examine_arms(name: str, works: bool) -> list[Finding]:

@@ -43,6 +43,12 @@ def count(path: str, stage: str) -> dict[str, Any]:
     return census.count(*load(path, stage)).to_dict()
 
 
+def count_bytecode(path: str, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The census of a portable artifact; `inputs` as `core.program.Tensor.to_dict` gives them."""
+    tensors = tuple(program.Tensor.from_dict(item) for item in inputs)
+    return census.count(parsing.stablehlo(pathlib.Path(path).read_bytes()), tensors).to_dict()
+
+
 def compare(left: str, right: str, stage: str) -> dict[str, Any]:
     """The diff of two programs."""
     return diff.compare(load(left, stage), load(right, stage)).to_dict()

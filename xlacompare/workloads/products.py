@@ -33,7 +33,9 @@ def convolution(
     if not first:
         made.append((given, f"{_text(result)} x {_text(kernel)}"))
     return [
-        products.Product(products.CONVOLUTION, products.convolution_form(shape), flops, f"{text} -> {_text(shape)}", layer)
+        products.Product(
+            products.CONVOLUTION, products.convolution_form(shape), flops, f"{text} -> {_text(shape)}", layer
+        )
         for shape, text in made
     ]
 

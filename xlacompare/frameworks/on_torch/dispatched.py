@@ -15,20 +15,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from xlacompare.core import census, products
-from xlacompare.frameworks.on_torch import dispatched_collectives, multiplied
+from xlacompare.frameworks.on_torch import counters, dispatched_collectives, multiplied
 
-TYPES = {
-    torch.float32: "f32",
-    torch.float64: "f64",
-    torch.bfloat16: "bf16",
-    torch.float16: "f16",
-    torch.int8: "s8",
-    torch.int16: "s16",
-    torch.int32: "s32",
-    torch.int64: "s64",
-    torch.uint8: "u8",
-    torch.bool: "pred",
-}
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous", "aten._copy_from"}
 TRANSPOSES = {"aten.t", "aten.transpose", "aten.permute"}
 # What gives memory and writes nothing, or reads nothing but one number.
@@ -88,10 +76,13 @@ class Count(TorchDispatchMode):
 
     def _count(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name = str(function._overloadpacket)
+        if name.partition(".")[0] in _MARKS:
+            return
         given, got = tensors((args, kwargs)), tensors(result)
         self.opcodes[name] += 1
         if dispatched_collectives.is_one(name):
-            self.collectives += dispatched_collectives.lowered(function, args, kwargs, given, got)
+            found = dispatched_collectives.lowered(function, args, kwargs, result)
+            self.collectives += [] if found is None else [found]
             return
         view = _is_view(function)
         moved = 0 if view or name in FREE else _bytes(given) + _bytes(got or _written(function, args))
@@ -118,19 +109,17 @@ class Count(TorchDispatchMode):
         if name in COPIES:
             source = given[-1].dtype  # copy_(target, source)
             if source != target:
-                self.converts[f"{TYPES.get(source, source)} -> {TYPES.get(target, target)}"] += 1
+                self.converts[f"{counters.xla_type(source)} -> {counters.xla_type(target)}"] += 1
             return
         if not target.is_floating_point:
             return
         for tensor in given:
             narrow = tensor.dtype.is_floating_point and tensor.dtype.itemsize < target.itemsize
             if narrow and tensor.dim():  # a scalar takes the other operand's type
-                self.converts[f"{TYPES[tensor.dtype]} -> {TYPES[target]} in {name}"] += 1
+                self.converts[f"{counters.xla_type(tensor.dtype)} -> {counters.xla_type(target)} in {name}"] += 1
 
-    def _multiply(
-        self, product: products.Product, given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]
-    ) -> None:
-        dtype = TYPES.get(got[0].dtype, str(got[0].dtype))
+    def _multiply(self, product: products.Product, given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> None:
+        dtype = counters.xla_type(got[0].dtype)
         entry = {
             "opcode": product.opcode,
             "form": product.form,
@@ -171,12 +160,14 @@ class Count(TorchDispatchMode):
                 self._layers[place] = sources[-1]
 
 
-_OWN = {"aten", "c10d", "_c10d_functional", "prim", "prims"}
+_MARKS = ("profiler",)  # they mark a place in a trace
+_OWN = {"aten", "prim", "prims", *dispatched_collectives.NAMESPACES}
 
 
 def memory(tensor: torch.Tensor) -> int | None:
-    """Where a tensor's elements lie; None where there are none."""
-    return tensor.untyped_storage().data_ptr() or None
+    """Where a tensor's elements lie; None where there are none, or where a subclass wraps the tensor that has them."""
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return tensor.untyped_storage().data_ptr() or None if plain else None
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -186,7 +177,7 @@ def tensors(tree: Any) -> list[torch.Tensor]:
 
 def described(found: Iterable[torch.Tensor]) -> str:
     """For people, in XLA's words: "f32[2,3] x f32[3,4]"."""
-    return " x ".join(f"{TYPES.get(t.dtype, t.dtype)}[{','.join(map(str, t.shape))}]" for t in found)
+    return " x ".join(f"{counters.xla_type(t.dtype)}[{','.join(map(str, t.shape))}]" for t in found)
 
 
 def _bytes(found: Iterable[torch.Tensor]) -> int:

@@ -11,7 +11,15 @@ from torch.utils import flop_counter
 from xlacompare.core import products
 
 # Operation -> places of its two factors among the arguments.
-_MATRICES = {"aten.mm": 0, "aten.bmm": 0, "aten.addmm": 1, "aten.baddbmm": 1, "aten.mv": 0, "aten.dot": 0, "aten.addmv": 1}
+_MATRICES = {
+    "aten.mm": 0,
+    "aten.bmm": 0,
+    "aten.addmm": 1,
+    "aten.baddbmm": 1,
+    "aten.mv": 0,
+    "aten.dot": 0,
+    "aten.addmv": 1,
+}
 
 
 def products_of(

@@ -59,7 +59,7 @@ class LoweredCollective:
 
 @dataclasses.dataclass
 class Census:
-    """Counts of one program, or of what a dispatcher saw of one step; an operation in a loop counts as often as it runs.
+    """Counts of one program, or of what a dispatcher saw of one step; what is in a loop counts as often as it runs.
 
     Attributes:
       instructions: All of them, once each.

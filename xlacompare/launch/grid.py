@@ -50,7 +50,7 @@ def expand(run: config.RunConfig) -> Grid:
             for name in run.frameworks:
                 for compiler in run.compilers:
                     variants = _variants(run, name, compiler, workload, dtype)
-                    reason = _why_not(name, compiler, run.platform)
+                    reason = why_not(name, compiler, run.platform)
                     if reason is None:
                         found.extend(variants)
                     else:
@@ -68,7 +68,8 @@ def definitions(names: Iterable[str]) -> dict[str, dict[str, str]]:
     }
 
 
-def _why_not(name: str, compiler: str, platform: str) -> str | None:
+def why_not(name: str, compiler: str, platform: str) -> str | None:
+    """Why a framework cannot run an arm on a platform; None where it can."""
     arms = frameworks.arms(name)
     try:
         arms.environment(platform, 1)

@@ -103,6 +103,17 @@ class Session:
         program_file.save(captured, folder)
         return {"folder": str(folder), "fingerprint": captured.fingerprint, "notes": list(captured.notes)}
 
+    def count(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a built cell does, counted here, or as a program in `path` for whoever has a parser."""
+        counted = frameworks.count(self.loaded.name, self.benches[request["cell"]].step)
+        if counted.census is None:
+            pathlib.Path(request["path"]).write_bytes(counted.bytecode)
+        return {
+            "source": counted.source,
+            "census": None if counted.census is None else counted.census.to_dict(),
+            "inputs": [item.to_dict() for item in counted.inputs],
+        }
+
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory, and where asked the cost of building again in this process; then frees the cell."""
         made = self.benches.pop(request["cell"])
@@ -123,6 +134,7 @@ def serve(channel: protocol.Channel, session: Session) -> None:
         "gate": session.gate,
         "build": session.build,
         "visit": session.visit,
+        "count": session.count,
         "program": session.program,
         "finish": session.finish,
     }

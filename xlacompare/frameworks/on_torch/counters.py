@@ -164,5 +164,5 @@ def ranks_of_group(group: Any) -> tuple[int, ...]:
 
 
 def reduction_name(operation: Any) -> str:
-    """ "sum", "max", ... of a functional collective; "" of the others, whose boxed operation cannot be opened (2.9.1)."""
+    """A functional collective's "sum", "max", ...; "" for c10d's boxed operation, which cannot be opened (2.9.1)."""
     return operation.lower().replace("product", "prod") if isinstance(operation, str) else ""

@@ -19,8 +19,9 @@ BUILD_STATES = ("cold", "disk", "memory")
 def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamples]) -> results.CellResult:
     """One cell; without a time where it failed anywhere."""
     if not entry.timed:
-        counts = {"num_compiled": entry.num_compiled, "census": census(entry)}
-        return results.CellResult(entry.cell, entry.status, entry.reason, **counts)
+        return results.CellResult(
+            entry.cell, entry.status, entry.reason, num_compiled=entry.num_compiled, census=census(entry)
+        )
     launches = list(entry.launches.values())
     blocks = np.concatenate([launch.step_s for launch in launches])
     dispatch, host = (

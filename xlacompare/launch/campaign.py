@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
+import shutil
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from xlacompare import frameworks
@@ -156,8 +159,9 @@ class Campaign(journal.Journal):
     def _launch(self, launch: int) -> None:
         comparisons = self.cells.comparisons()
         cache = self.folder / "cache" / self.run_id  # a folder may hold several runs, and "cold" must be true of each
-        name_of_pool = f"launch{launch}"
-        with pool.Pool(self.run, self.folder, cache, name_of_pool) as workers, client.Client() as reader:
+        dumps = self.folder / "dumps" if self.programs is not None and launch == 0 else None
+        pooled = pool.Pool(self.run, self.folder, cache, f"launch{launch}", dumps=dumps)
+        with _deleted(dumps), pooled as workers, client.Client() as reader:
             for done, (name, members) in enumerate(comparisons.items()):
                 live = [cell for cell in members if cell not in self.failed]
                 if not live:
@@ -211,6 +215,16 @@ class Campaign(journal.Journal):
                 "environment": preparation.environment_of(cell, self.run, outcome.started, inputs),
             },
         )
+
+
+@contextlib.contextmanager
+def _deleted(folder: pathlib.Path | None) -> Iterator[None]:
+    """Deletes a folder at the end, however that comes."""
+    try:
+        yield
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def execute(

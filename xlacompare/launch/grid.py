@@ -104,13 +104,16 @@ def _variants(run: config.RunConfig, name: str, compiler: str, workload: spec.Wo
     return [base, shipped, *(single if run.itemise else [])]
 
 
-def worker_environment(cell: cells.Cell, run: config.RunConfig, cache: str | None) -> dict[str, str | None]:
+def worker_environment(
+    cell: cells.Cell, run: config.RunConfig, cache: str | None, dumps: str | None = None
+) -> dict[str, str | None]:
     """Variables that a worker for this cell is started with; cells with equal ones share a worker.
 
     Args:
       cell: The cell.
       run: The configuration.
       cache: Folder of the compilers' disk cache, or None to leave it as the user has it.
+      dumps: Folder for what compilers write where programs are saved; None where they are not.
     """
     arms = frameworks.arms(cell.framework)
     environment: dict[str, str | None] = {"PYTHONHASHSEED": "0", "XLACOMPARE_PLATFORM": run.platform}
@@ -122,6 +125,8 @@ def worker_environment(cell: cells.Cell, run: config.RunConfig, cache: str | Non
     environment.update(planted.environment(changed))
     if cache is not None:
         environment.update(dict.fromkeys(arms.CACHE_VARIABLES, cache))
+    if dumps is not None:
+        environment.update(dict.fromkeys(getattr(arms, "PROGRAM_VARIABLES", ()), dumps))
     for key, value in arms.ARMS[cell.compiler].environment.items():
         environment[key] = _joined(key, environment.get(key, os.environ.get(key)), value)
     return environment

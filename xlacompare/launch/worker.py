@@ -96,10 +96,17 @@ class Session:
         return [{**block.to_dict(), "disturbed": False} for block in blocks]
 
     def program(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Captures the program of a built cell into a folder of its own below `folder`."""
+        """Captures the program of a built cell into its own folder below `folder`, its census where it has none."""
         made = self.benches[request["cell"]]
-        captured = frameworks.capture(self.loaded.name, made.step, request["cell"])
         folder = pathlib.Path(request["folder"]) / program_file.folder_name(request["cell"])
+        try:
+            captured = frameworks.capture(self.loaded.name, made.step, request["cell"])
+        except errors.UnsupportedError as error:
+            counted = frameworks.count(self.loaded.name, made.step)
+            if counted.census is None:
+                raise
+            program_file.save_census(folder, self.loaded.name, request["cell"], counted, str(error))
+            return {"status": "unsupported", "reason": str(error), "folder": str(folder)}
         program_file.save(captured, folder)
         return {"folder": str(folder), "fingerprint": captured.fingerprint, "notes": list(captured.notes)}
 

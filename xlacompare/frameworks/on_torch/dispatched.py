@@ -17,8 +17,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from xlacompare.core import census, products
 from xlacompare.frameworks.on_torch import counters, dispatched_collectives, multiplied
 
-COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous", "aten._copy_from"}
-TRANSPOSES = {"aten.t", "aten.transpose", "aten.permute"}
+COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous", "aten._copy_from", "aten.detach_copy"}
+# Views of memory in native torch; copies where a device has no views.
+TRANSPOSES = {f"aten.{name}{last}" for name in ("t", "transpose", "permute") for last in ("", "_copy")}
 # What gives memory and writes nothing, or reads nothing but one number.
 FREE = {"aten._unsafe_view", "aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty", "aten.detach"}
 
@@ -96,7 +97,7 @@ class Count(TorchDispatchMode):
             self._renew(name, given, got)
 
     def _move(self, opcode: str, given: Sequence[torch.Tensor], got: Sequence[torch.Tensor], moved: int) -> None:
-        key = opcode, f"{described(given)} -> {described(got)}"
+        key = opcode, f"{multiplied.described(given)} -> {multiplied.described(got)}"
         entry = self.moves.setdefault(key, {"opcode": key[0], "shapes": key[1], "count": 0, "bytes": 0})
         entry["count"] += 1
         entry["bytes"] += moved
@@ -123,7 +124,7 @@ class Count(TorchDispatchMode):
         entry = {
             "opcode": product.opcode,
             "form": product.form,
-            "shapes": f"{described(given)} -> {product.shapes}",
+            "shapes": product.shapes,
             "dtype": dtype,
             "precision": torch.get_float32_matmul_precision() if dtype == "f32" else "",
             "promoted_from": "",
@@ -173,11 +174,6 @@ def memory(tensor: torch.Tensor) -> int | None:
 def tensors(tree: Any) -> list[torch.Tensor]:
     """Tensors among arguments or results, in order."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def described(found: Iterable[torch.Tensor]) -> str:
-    """For people, in XLA's words: "f32[2,3] x f32[3,4]"."""
-    return " x ".join(f"{counters.xla_type(t.dtype)}[{','.join(map(str, t.shape))}]" for t in found)
 
 
 def _bytes(found: Iterable[torch.Tensor]) -> int:

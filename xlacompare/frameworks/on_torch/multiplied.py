@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import flop_counter
 
 from xlacompare.core import products
+from xlacompare.frameworks.on_torch import counters
 
 # Operation -> places of its two factors among the arguments.
 _MATRICES = {
@@ -34,35 +35,38 @@ def products_of(
         first = _MATRICES[name]
         return [_matrix(*args[first : first + 2], got)]
     if name in _CONVOLUTIONS:
-        return _CONVOLUTIONS[name](args)
+        return _CONVOLUTIONS[name](args, got)
     formula = flop_counter.flop_registry.get(getattr(torch.ops.aten, name.removeprefix("aten."), None))
     if formula is None or not name.startswith("aten."):
         return []
     flops = int(formula(*args, **kwargs, out_val=got[0] if len(got) == 1 else tuple(got)))
-    return [products.Product(products.DOT, (flops,), flops, f"{name} {_text(got[0].shape)}")]
+    return [products.Product(products.DOT, (flops,), flops, f"{name} -> {described(got[:1])}")]
 
 
 def _matrix(left: torch.Tensor, right: torch.Tensor, got: Sequence[torch.Tensor]) -> products.Product:
     batch = left.shape[0] if left.dim() == 3 else 1
     rows = left.shape[-2] if left.dim() > 1 else 1
     columns = right.shape[-1] if right.dim() > 1 else 1
-    return products.dot(batch, rows, columns, left.shape[-1], shapes=_text(got[0].shape))
+    return products.dot(
+        batch, rows, columns, left.shape[-1], shapes=f"{described((left, right))} -> {described(got[:1])}"
+    )
 
 
-def _convolution(args: tuple[Any, ...]) -> list[products.Product]:
+def _convolution(args: tuple[Any, ...], got: Sequence[torch.Tensor]) -> list[products.Product]:
     """convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)."""
-    inputs, weight, _, stride, padding, dilation, transposed, extra, _ = args[:9]
-    spatial = _result(inputs.shape[2:], weight.shape[2:], (stride, padding, dilation, extra), transposed)
-    flops = _flops(inputs.shape, weight.shape, spatial, (stride, padding, dilation), transposed)
-    features = weight.shape[1] * args[8] if transposed else weight.shape[0]
-    return [_product(flops, (inputs.shape[0], features, *spatial))]
+    inputs, weight, _, stride, padding, dilation, transposed = args[:7]
+    flops = _flops(inputs.shape, weight.shape, got[0].shape[2:], (stride, padding, dilation), transposed)
+    return [_product(flops, (inputs, weight), got[0])]
 
 
-def _backward(args: tuple[Any, ...]) -> list[products.Product]:
+def _backward(args: tuple[Any, ...], got: Sequence[torch.Tensor]) -> list[products.Product]:
     """convolution_backward(grad_output, input, weight, bias_sizes, stride, ..., output_mask): one for each gradient."""
-    gradient, inputs, weight, _, stride, padding, dilation, transposed, _, _, wanted = args[:11]
+    gradient, inputs, weight, _, stride, padding, dilation, transposed = args[:8]
+    wanted = args[10]
     flops = _flops(inputs.shape, weight.shape, gradient.shape[2:], (stride, padding, dilation), transposed)
-    return [_product(flops, shape) for shape, asked in zip((inputs.shape, weight.shape), wanted) if asked]
+    factors = (gradient, weight), (gradient, inputs)
+    made = zip(factors, (inputs, weight), wanted[:2], strict=True)
+    return [_product(flops, given, like) for given, like, asked in made if asked]
 
 
 Window = tuple[Sequence[int], Sequence[int], Sequence[int]]  # stride, padding, dilation
@@ -82,29 +86,22 @@ def _flops(
     return products.convolution_flops(inputs[0], weight[1], weight[0], windows)
 
 
-def _result(
-    size: Sequence[int], kernel: Sequence[int], window: tuple[Sequence[int], ...], transposed: bool
-) -> list[int]:
-    stride, padding, dilation, extra = (_each(values, len(size)) for values in window)
-    taps = [dilation[i] * (kernel[i] - 1) for i in range(len(size))]
-    if transposed:
-        return [(size[i] - 1) * stride[i] - 2 * padding[i] + taps[i] + extra[i] + 1 for i in range(len(size))]
-    return [(size[i] + 2 * padding[i] - taps[i] - 1) // stride[i] + 1 for i in range(len(size))]
-
-
 def _each(values: Sequence[int], axes: int) -> list[int]:
     return list(values) * axes if len(values) == 1 else list(values)
 
 
-def _product(flops: int, result: Sequence[int]) -> products.Product:
-    return products.Product(products.CONVOLUTION, products.convolution_form(result), flops, _text(result))
+def _product(flops: int, given: Sequence[torch.Tensor], like: torch.Tensor) -> products.Product:
+    """`like`: the result, or what has its shape and type."""
+    text = f"{described(given)} -> {described([like])}"
+    return products.Product(products.CONVOLUTION, products.convolution_form(like.shape), flops, text)
 
 
-def _text(shape: Sequence[int]) -> str:
-    return f"[{','.join(map(str, shape))}]"
+def described(found: Iterable[torch.Tensor]) -> str:
+    """For people, in XLA's words: "f32[2,3] x f32[3,4]"."""
+    return " x ".join(f"{counters.xla_type(t.dtype)}[{','.join(map(str, t.shape))}]" for t in found)
 
 
-_CONVOLUTIONS: dict[str, Callable[[tuple[Any, ...]], list[products.Product]]] = {
+_CONVOLUTIONS: dict[str, Callable[[tuple[Any, ...], Sequence[torch.Tensor]], list[products.Product]]] = {
     "aten.convolution": _convolution,
     "aten.convolution_overrideable": _convolution,
     "aten.convolution_backward": _backward,

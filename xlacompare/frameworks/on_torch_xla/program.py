@@ -13,10 +13,15 @@ from torch_xla.core import xla_model
 
 from xlacompare.core import census, errors, program
 from xlacompare.frameworks.on_torch import arrays, dispatched
-from xlacompare.frameworks.on_torch_xla import compiler, framework
+from xlacompare.frameworks.on_torch_xla import arms, compiler, framework
 
 NO_OPTIMISED = (
-    "torch_xla has no call that returns the HLO after its compiler: start it with XLA_FLAGS=--xla_dump_to=DIR for that"
+    "torch_xla has no call that returns the HLO after its compiler; XLA writes it to a folder where the process was "
+    f"started with {arms.DUMP_VARIABLE}=DIR (run --save_program does) and XLA_FLAGS names no other --xla_dump_to"
+)
+DUMPED = (
+    "XLA wrote the optimised HLO to a folder while it compiled, in this launch alone: its times to compile hold that; "
+    "its inputs stand in the order in which torch_xla made the tensors"
 )
 
 
@@ -48,17 +53,18 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
         program.Tensor.of(name, role, array) for ((name, role), _), array in zip(results, expected, strict=True)
     )
     step.reset()
+    optimised = step.optimised()
     return program.Program(
         framework="torch_xla",
         title=title,
         stablehlo=text,
         bytecode=bytecode,
-        optimised="",
+        optimised=optimised or "",
         inputs=inputs,
         outputs=outputs,
         arguments=arguments,
         expected=expected,
-        notes=(NO_OPTIMISED,),
+        notes=(DUMPED if optimised else NO_OPTIMISED,),
     )
 
 

@@ -29,11 +29,14 @@ def products_of(
     """Products in one call of an operation; [] for most operations.
 
     What torch's own table of FLOPs (torch.utils.flop_counter) has beyond ours counts by that table, in a form of its
-    own, which matches no other program's: its attention kernels, for example.
+    own, which matches no other program's.
     """
     if name in _MATRICES:
         first = _MATRICES[name]
         return [_matrix(*args[first : first + 2], got)]
+    if name.startswith("aten._scaled_dot_product_"):
+        factors = [value for value in args if isinstance(value, torch.Tensor)]
+        return _attention_backward(factors) if "_backward" in name else _attention(factors)
     if name in _CONVOLUTIONS:
         return _CONVOLUTIONS[name](args, got)
     formula = flop_counter.flop_registry.get(getattr(torch.ops.aten, name.removeprefix("aten."), None))
@@ -47,9 +50,32 @@ def _matrix(left: torch.Tensor, right: torch.Tensor, got: Sequence[torch.Tensor]
     batch = left.shape[0] if left.dim() == 3 else 1
     rows = left.shape[-2] if left.dim() > 1 else 1
     columns = right.shape[-1] if right.dim() > 1 else 1
-    return products.dot(
-        batch, rows, columns, left.shape[-1], shapes=f"{described((left, right))} -> {described(got[:1])}"
-    )
+    text = f"{described((left, right))} -> {described(got[:1])}"
+    return products.dot(batch, rows, columns, left.shape[-1], text)
+
+
+def _attention(factors: Sequence[torch.Tensor]) -> list[products.Product]:
+    """A fused kernel of queries, keys and values, [batch, heads, length, features] each: scores, and heads."""
+    q, k, v = factors[:3]
+    pairs, rows, columns = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
+    return [
+        products.dot(pairs, rows, columns, q.shape[3], f"of the scores of {described((q, k))}"),
+        products.dot(pairs, rows, v.shape[3], columns, f"of the heads of {described((q, k, v))}"),
+    ]
+
+
+def _attention_backward(factors: Sequence[torch.Tensor]) -> list[products.Product]:
+    """Of the gradient and what went in: the four gradients, and the scores once more, which no kernel keeps."""
+    _, q, k, v = factors[:4]
+    pairs, rows, columns = q.shape[0] * q.shape[1], q.shape[2], k.shape[2]
+    sizes = [
+        (rows, columns, q.shape[3]),
+        (rows, columns, v.shape[3]),
+        (rows, q.shape[3], columns),
+        (columns, q.shape[3], rows),
+        (columns, v.shape[3], rows),
+    ]
+    return [products.dot(pairs, *size, f"of the backward pass of {described((q, k, v))}") for size in sizes]
 
 
 def _convolution(args: tuple[Any, ...], got: Sequence[torch.Tensor]) -> list[products.Product]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import signal
 
 import pytest
 
@@ -136,6 +138,7 @@ def test_child_that_dies_or_hangs_is_replaced(reader, tmp_path, monkeypatch):
         made._process.wait()
         assert "died" in made.collectives([text])[0]
         assert len(made.collectives([text])[0]) == 1
+        os.kill(made._process.pid, signal.SIGSTOP)  # else a quick child has answered before anyone looks
         made._deadline_s = 0.0
         assert "did not answer" in made.collectives([text])[0]
         made._deadline_s = 60.0

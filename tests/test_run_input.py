@@ -11,7 +11,7 @@ from tests import test_run
 from xlacompare import command
 from xlacompare.collectives import config as collective_config
 from xlacompare.core import config, errors, record
-from xlacompare.launch import hints
+from xlacompare.launch import grid, hints, preparation
 from xlacompare.workloads import archive
 
 REFUSED = [
@@ -124,3 +124,12 @@ def test_a_start_that_dies_is_tried_once_more(run_python, tmp_path):
 def test_os_problems_have_a_usual_cause():
     assert "free some" in command.os_problem(OSError(28, "No space left on device", "x"))
     assert command.os_problem(OSError("odd")).startswith("odd; usually")
+
+
+@pytest.mark.parametrize(("compiler", "platform"), [("captured", "cpu"), ("compiled", "tpu")])
+def test_a_cell_that_cannot_start_has_a_record_all_the_same(compiler, platform):
+    """An arm or a platform that a framework lacks has no variables of its own to be recorded."""
+    run = config.RunConfig(("jax", "torch"), (compiler,), platform=platform)  # one has it, the other lacks it
+    cells = grid.expand(run)
+    ((cell, reason),) = cells.unsupported
+    assert reason and "variables" in preparation.environment_of(cell, run, {}, None)

@@ -31,6 +31,11 @@ def patches(framework: str) -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
     return importlib.import_module(MODULES[framework]).PATCHES
 
 
+def work_patches(framework: str) -> dict[str, Callable[[pytest.MonkeyPatch], None]]:
+    """Patches of a framework that change how much an mlp's step computes; call it in its own process only."""
+    return importlib.import_module(MODULES[framework]).WORK_PATCHES
+
+
 @dataclasses.dataclass(frozen=True)
 class Fault:
     """A fault.

@@ -110,3 +110,34 @@ PATCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "eps inside the root": _eps_inside,
     "unbiased running variance": _unbiased,
 }
+
+
+def _extra_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more product in layer1, by the turned kernel since an equal one is merged; no value or gradient changes."""
+    right = nnx.Linear.__call__
+
+    def call(self: Any, x: jax.Array) -> jax.Array:
+        y = right(self, x)
+        kernel = self.kernel[...]
+        if kernel.shape[0] != kernel.shape[1]:
+            return y
+        return y + 0.0 * (jax.lax.stop_gradient(x) @ jax.lax.stop_gradient(kernel).T)
+
+    monkeypatch.setattr(nnx.Linear, "__call__", call)
+
+
+def _layer_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """layer1 gives back what it is given."""
+    right = nnx.Linear.__call__
+
+    def call(self: Any, x: jax.Array) -> jax.Array:
+        kernel = self.kernel[...]
+        return right(self, x) if kernel.shape[0] != kernel.shape[1] else x + 0.0 * kernel[0] + 0.0 * self.bias[...]
+
+    monkeypatch.setattr(nnx.Linear, "__call__", call)
+
+
+WORK_PATCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "extra product": _extra_product,
+    "layer left out": _layer_left_out,
+}

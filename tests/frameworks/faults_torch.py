@@ -134,3 +134,35 @@ PATCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "eps inside the root": _optimizer(_eps_inside),
     "unbiased running variance": _unbiased,
 }
+
+
+def _extra_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more product in layer1, by the turned kernel since an equal one is merged; no value or gradient changes."""
+    right = models.Dense.forward
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        y = right(self, x)
+        if self.weight.shape[0] != self.weight.shape[1]:
+            return y
+        return y + 0.0 * (x.detach() @ self.weight.detach())
+
+    monkeypatch.setattr(models.Dense, "forward", forward)
+
+
+def _layer_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """layer1 gives back what it is given; its parameters still take part, in nothing that counts."""
+
+    right = models.Dense.forward
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        if self.weight.shape[0] != self.weight.shape[1]:
+            return right(self, x)
+        return x + 0.0 * self.weight[0] + 0.0 * self.bias
+
+    monkeypatch.setattr(models.Dense, "forward", forward)
+
+
+WORK_PATCHES: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "extra product": _extra_product,
+    "layer left out": _layer_left_out,
+}

@@ -19,7 +19,9 @@ BUILD_STATES = ("cold", "disk", "memory")
 def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamples]) -> results.CellResult:
     """One cell; without a time where it failed anywhere."""
     if not entry.timed:
-        return results.CellResult(entry.cell, entry.status, entry.reason, num_compiled=entry.num_compiled)
+        return results.CellResult(
+            entry.cell, entry.status, entry.reason, num_compiled=entry.num_compiled, census=census(entry)
+        )
     launches = list(entry.launches.values())
     blocks = np.concatenate([launch.step_s for launch in launches])
     dispatch, host = (
@@ -55,6 +57,7 @@ def cell_result(entry: samples.CellSamples, found: Mapping[str, samples.CellSamp
         busy=entry.busy,
         fence_ok=fence_ok(entry),
         facts=dict(facts),
+        census=census(entry),
     )
 
 
@@ -165,6 +168,11 @@ def break_even(entry: samples.CellSamples, found: Mapping[str, samples.CellSampl
     if cold[0] is None or cold[1] is None or saving <= 0:
         return None
     return max(0.0, (cold[0] - cold[1]) / saving)
+
+
+def census(entry: samples.CellSamples) -> dict[str, Any]:
+    """What the gate found of the operations of a step; {} where it did not look."""
+    return next((dict(r["census"]) for r in entry.records if r.get("census")), {})
 
 
 def fence_ok(entry: samples.CellSamples) -> bool | None:

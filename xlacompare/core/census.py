@@ -1,10 +1,12 @@
-"""What a compiled program, or a communication library's log, says was communicated."""
+"""What a program, a framework's dispatcher, or a communication library's log says was done."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+from xlacompare.core import program
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,3 +55,62 @@ class LoweredCollective:
         chosen["groups"] = tuple(tuple(group) for group in chosen.get("groups", ()))
         chosen["pairs"] = tuple((a, b) for a, b in chosen.get("pairs", ()))
         return cls(**chosen)
+
+
+@dataclasses.dataclass
+class Census:
+    """Counts of one program, or of what a dispatcher saw of one step; what is in a loop counts as often as it runs.
+
+    Attributes:
+      instructions: All of them, once each.
+      opcodes: Opcode -> times run.
+      flops: Of matrix products and convolutions, by the rule of `core.products`.
+      bytes: Operands and results of what runs outside of fusions: a fusion reads and writes once. Of a program before
+        the compiler, and of a dispatcher, this is the traffic without any fusion.
+      heavy: Matrix products and convolutions: {"opcode", "form", "shapes", "dtype", "count", "flops", "precision",
+        "promoted_from", "layers"}, most FLOPs first; `form` is that of `core.products`.
+      fusions: Kind -> count.
+      moves: Copies and transposes outside of fusions: {"opcode", "shapes", "count", "bytes"}, most bytes first.
+      custom_calls: Target -> count.
+      collectives: `LoweredCollective` as dicts.
+      converts: "bf16 -> f32" -> times run; what an operation widens by itself has its name: "bf16 -> f32 in aten.add".
+      unknown_trips: Instructions in loops of unknown length or in branches; each is counted once.
+    """
+
+    instructions: int
+    opcodes: dict[str, int]
+    flops: int
+    bytes: int
+    heavy: list[dict[str, Any]]
+    fusions: dict[str, int]
+    moves: list[dict[str, Any]]
+    custom_calls: dict[str, int]
+    collectives: list[dict[str, Any]]
+    converts: dict[str, int]
+    unknown_trips: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Census:
+        """Inverse of `to_dict`, also after JSON."""
+        return cls(**{**values, "heavy": [{**entry, "form": tuple(entry["form"])} for entry in values["heavy"]]})
+
+
+@dataclasses.dataclass
+class Counted:
+    """What a worker can say of one step's work.
+
+    Attributes:
+      source: What was counted, in words.
+      census: Where the worker counted it.
+      bytecode: StableHLO as a portable artifact, to be counted by whoever has a parser; else b"".
+      inputs: Of that program, in call order.
+    """
+
+    source: str
+    census: Census | None = None
+    bytecode: bytes = b""
+    inputs: tuple[program.Tensor, ...] = ()

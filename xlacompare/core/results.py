@@ -35,6 +35,8 @@ class CellResult:
       busy: Whether others had the cores during most of what is used, see `samples.CellSamples.busy`.
       fence_ok: Result of the fence self-test.
       facts: flops_per_step, bytes_per_step, parameter_count, synthetic.
+      census: Of the first launch: "status" ("ok", "mismatch", or why it was not checked, with "reason"), "source",
+        "findings", "seconds", "census" (`core.census.Census` as a dict); {} where the record has none.
     """
 
     cell: cells.Cell
@@ -63,6 +65,7 @@ class CellResult:
     busy: bool = False
     fence_ok: bool | None = None
     facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    census: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

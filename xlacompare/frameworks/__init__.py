@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from xlacompare.core import errors, program
+from xlacompare.core import census, errors, program
 from xlacompare.frameworks import interface, ranks
 
 
@@ -164,3 +164,19 @@ def capture(name: str, step: interface.TrainStep, title: str = "") -> program.Pr
         raise errors.UnsupportedError(f"framework {name!r} captures no program: its folder has no program.py") from None
     captured: program.Program = module.capture(step, title)
     return captured
+
+
+def count(name: str, step: interface.TrainStep) -> census.Counted:
+    """What a step that `Framework.build` made does; not its compiler's output. For the worker that built it only.
+
+    Raises:
+      UnsupportedError: The framework, or this arm, cannot say.
+    """
+    module = f"{entry(name).package}.program"
+    if importlib.util.find_spec(module) is None:
+        raise errors.UnsupportedError(f"framework {name!r} counts no operations: its folder has no program.py")
+    function = getattr(importlib.import_module(module), "count", None)
+    if function is None:
+        raise errors.UnsupportedError(f"framework {name!r} counts no operations: its program.py has no `count`")
+    counted: census.Counted = function(step)
+    return counted

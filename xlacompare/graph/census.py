@@ -3,55 +3,17 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from xlacompare.core import program
+from xlacompare.core import census, program
 from xlacompare.graph import collective_shape, layers, lowered, modules, work
 
 HEAVY = ("dot", "convolution")
 MOVES = ("copy", "transpose")
 
 
-@dataclasses.dataclass
-class Census:
-    """Counts of one program; an instruction in a loop counts as often as it runs.
-
-    Attributes:
-      instructions: All of them, once each.
-      opcodes: Opcode -> times run.
-      flops: Of matrix products and convolutions (`work.flops`).
-      bytes: Operands and results of what runs outside of fusions: a fusion reads and writes once. Of a program before
-        the compiler this is the traffic without any fusion.
-      heavy: Matrix products and convolutions: {"opcode", "shapes", "dtype", "count", "flops", "precision",
-        "promoted_from", "layers"}, most FLOPs first.
-      fusions: Kind -> count.
-      moves: Copies and transposes outside of fusions: {"opcode", "shapes", "count", "bytes"}, most bytes first.
-      custom_calls: Target -> count.
-      collectives: `core.census.LoweredCollective` as dicts.
-      converts: "bf16 -> f32" -> times run.
-      unknown_trips: Instructions in loops of unknown length or in branches; each is counted once.
-    """
-
-    instructions: int
-    opcodes: dict[str, int]
-    flops: int
-    bytes: int
-    heavy: list[dict[str, Any]]
-    fusions: dict[str, int]
-    moves: list[dict[str, Any]]
-    custom_calls: dict[str, int]
-    collectives: list[dict[str, Any]]
-    converts: dict[str, int]
-    unknown_trips: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return dataclasses.asdict(self)
-
-
-def count(module: modules.Module, inputs: Sequence[program.Tensor] = ()) -> Census:
+def count(module: modules.Module, inputs: Sequence[program.Tensor] = ()) -> census.Census:
     """Counts a program; `inputs` name its parameters, so that heavy operations can be told by layer."""
     visits = modules.walk(module)
     outside = [visit for visit in visits if "fusion" not in visit.inside]
@@ -59,7 +21,7 @@ def count(module: modules.Module, inputs: Sequence[program.Tensor] = ()) -> Cens
     opcodes: collections.Counter[str] = collections.Counter()
     for visit in visits:
         opcodes[visit.item.opcode] += _times(visit)
-    return Census(
+    return census.Census(
         instructions=len(visits),
         opcodes=dict(opcodes.most_common()),
         flops=sum(_times(visit) * work.flops(visit.computation, visit.item) for visit in visits),
@@ -94,7 +56,7 @@ def _types(visit: modules.Visit) -> str:
 
 
 def _heavy(module: modules.Module, visits: list[modules.Visit], of_layer: layers.Layers) -> list[dict[str, Any]]:
-    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for visit in visits:
         item, home = visit.item, visit.computation
         if item.opcode not in HEAVY:
@@ -103,6 +65,7 @@ def _heavy(module: modules.Module, visits: list[modules.Visit], of_layer: layers
         kinds = sorted(kind for kind in made if collective_shape.narrower(kind, item.arrays[0].dtype))
         entry = {
             "opcode": item.opcode,
+            "form": work.form(home, item),
             "shapes": work.shapes(home, item),
             "dtype": item.arrays[0].dtype,
             "precision": item.attributes.get("operand_precision", ""),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xlacompare.core import errors, program
+from xlacompare.core import census, errors, program
 
 TEXT, BYTECODE, OPTIMISED = "stablehlo.mlir", "program.mlirbc", "optimised.hlo"
 SUMMARY, VALUES = "summary.json", "values.npz"
@@ -47,14 +47,43 @@ def save(captured: program.Program, folder: pathlib.Path) -> None:
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
+def save_census(folder: pathlib.Path, framework: str, title: str, counted: census.Counted, reason: str) -> None:
+    """Writes the summary of a cell that has no program: its census, and why there is no StableHLO."""
+    assert counted.census is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in (TEXT, BYTECODE, OPTIMISED, VALUES):
+        (folder / name).unlink(missing_ok=True)
+    summary = {
+        "format": FORMAT,
+        "framework": framework,
+        "title": title,
+        "stablehlo": {"status": "unsupported", "reason": reason},
+        "source": counted.source,
+        "census": counted.census.to_dict(),
+    }
+    (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+
+
+def load_census(folder: pathlib.Path) -> dict[str, Any] | None:
+    """The census that `save_census` wrote; None where the folder has a program, or nothing of ours."""
+    try:
+        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    found: dict[str, Any] | None = summary.get("census")
+    return found
+
+
 def load(folder: pathlib.Path) -> program.Program:
     """Reads what `save` wrote.
 
     Raises:
-      BadInputError: Not such a folder, or a part of it is missing or damaged.
+      BadInputError: Not such a folder, or a part of it is missing or damaged; or a cell that has no program.
     """
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        if "stablehlo" in summary:
+            raise errors.BadInputError(f"{folder} has a census and no program: {summary['stablehlo']['reason']}")
         text = (folder / TEXT).read_text(encoding="utf-8")
         bytecode = (folder / BYTECODE).read_bytes()
     except FileNotFoundError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from xlacompare.core import products
 from xlacompare.graph import modules
 
 WINDOW = re.compile(r"(\w+)=(\S+)")
@@ -23,8 +24,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def flops(home: modules.Computation, item: modules.Instruction) -> int:
     """Of a matrix product or convolution, a multiply-add counting 2; 0 for other instructions.
 
-    Positions of a convolution that fall on padding or between dilated elements are not counted, as in XLA's
-    HloCostAnalysis: the gradient of a strided convolution has as many FLOPs as the convolution.
+    By the rule of `core.products`.
     """
     if item.opcode == "dot":
         left = home.operands(item)[0].arrays[0]
@@ -45,31 +45,36 @@ def _convolution(home: modules.Computation, item: modules.Instruction) -> int:
     strides = _extents(window.get("stride"), steps)
     pads = [int(pad.partition("_")[0]) for pad in window.get("pad", "x".join(["0_0"] * steps)).split("x")]
     holes, spread = _extents(window.get("lhs_dilate"), steps), _extents(window.get("rhs_dilate"), steps)
-    pairs = 1
-    for place, label in enumerate(spatial):
-        pairs *= _pairs(
+    windows = [
+        products.Window(
             left[inputs.index(label)],
             kernel[kernels.index(label)],
             result[outputs.index(label)],
-            (strides[place], pads[place], holes[place], spread[place]),
+            strides[place],
+            pads[place],
+            holes[place],
+            spread[place],
         )
-    features = kernel[kernels.index("i")]
-    return 2 * result[outputs.index("b")] * result[outputs.index("f")] * features * pairs
+        for place, label in enumerate(spatial)
+    ]
+    batch, features = result[outputs.index("b")], result[outputs.index("f")]
+    return products.convolution_flops(batch, kernel[kernels.index("i")], features, windows)
 
 
 def _extents(text: str | None, steps: int) -> list[int]:
     return [int(part) for part in text.split("x")] if text else [1] * steps
 
 
-def _pairs(size: int, kernel: int, result: int, window: tuple[int, int, int, int]) -> int:
-    """Pairs of result and kernel positions along one axis that meet an element of the input."""
-    stride, pad, hole, spread = window
-    count = 0
-    for tap in range(kernel):
-        for place in range(result):
-            at = place * stride + tap * spread - pad
-            count += 0 <= at <= (size - 1) * hole and at % hole == 0
-    return count
+def form(home: modules.Computation, item: modules.Instruction) -> products.Form:
+    """Of a matrix product or convolution, see `core.products`."""
+    if item.opcode == products.CONVOLUTION:
+        return products.convolution_form(item.arrays[0].shape)
+    left, right = (operand.arrays[0].shape for operand in home.operands(item)[:2])
+    batched = numbers(item.attributes.get("lhs_batch_dims", ""))
+    batch = math.prod(left[axis] for axis in batched)
+    contracted = math.prod(left[axis] for axis in numbers(item.attributes.get("lhs_contracting_dims", "")))
+    rows, columns = (math.prod(shape) // max(1, batch * contracted) for shape in (left, right))
+    return products.dot_form(batch, rows, columns, contracted)
 
 
 def moved_bytes(home: modules.Computation, item: modules.Instruction) -> int:

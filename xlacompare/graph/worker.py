@@ -22,6 +22,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 OPERATIONS = {
     "collectives": ("hlo_census", "collectives"),
     "count": ("reading", "count"),
+    "count_bytecode": ("reading", "count_bytecode"),
     "count_hlo": ("reading", "count_hlo"),
     "count_stablehlo": ("reading", "count_stablehlo"),
     "compare": ("reading", "compare"),

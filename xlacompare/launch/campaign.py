@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import pathlib
+import shutil
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from xlacompare import frameworks
 from xlacompare.core import analysis, config, machine, plan, record
 from xlacompare.core import cell as cells
+from xlacompare.graph import client
 from xlacompare.launch import grid, journal, pool, preparation, process, session
 
 
@@ -155,7 +159,9 @@ class Campaign(journal.Journal):
     def _launch(self, launch: int) -> None:
         comparisons = self.cells.comparisons()
         cache = self.folder / "cache" / self.run_id  # a folder may hold several runs, and "cold" must be true of each
-        with pool.Pool(self.run, self.folder, cache, f"launch{launch}") as workers:
+        dumps = self.folder / "dumps" if self.programs is not None and launch == 0 else None
+        pooled = pool.Pool(self.run, self.folder, cache, f"launch{launch}", dumps=dumps)
+        with _deleted(dumps), pooled as workers, client.Client() as reader:
             for done, (name, members) in enumerate(comparisons.items()):
                 live = [cell for cell in members if cell not in self.failed]
                 if not live:
@@ -163,7 +169,8 @@ class Campaign(journal.Journal):
                 total = len(comparisons) * max(1, self.run.launches or plan.LOOKS[-1])
                 self.progress.phase(f"launch {launch + 1}: {name}", launch * len(comparisons) + done, total)
                 begin = time.perf_counter()
-                made = session.Session(self.run, workers, live, self.inputs[name], launch, self.programs)
+                given = self.run, workers, live, self.inputs[name], launch
+                made = session.Session(*given, self.programs, None if launch else reader)
                 made.measure()
                 self._keep(made, launch, time.perf_counter() - begin)
             workers.close()
@@ -200,6 +207,7 @@ class Campaign(journal.Journal):
                 "steps_per_block": outcome.built.get("steps_per_block"),
                 "memory": outcome.finished.get("memory"),
                 "program": outcome.program,
+                "census": outcome.census,
                 "start": {k: v for k, v in outcome.started.items() if k != "describe"},
                 "wall": wall,
                 "facts": inputs.facts if inputs else {},
@@ -207,6 +215,16 @@ class Campaign(journal.Journal):
                 "environment": preparation.environment_of(cell, self.run, outcome.started, inputs),
             },
         )
+
+
+@contextlib.contextmanager
+def _deleted(folder: pathlib.Path | None) -> Iterator[None]:
+    """Deletes a folder at the end, however that comes."""
+    try:
+        yield
+    finally:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def execute(

@@ -50,7 +50,7 @@ def expand(run: config.RunConfig) -> Grid:
             for name in run.frameworks:
                 for compiler in run.compilers:
                     variants = _variants(run, name, compiler, workload, dtype)
-                    reason = _why_not(name, compiler, run.platform)
+                    reason = why_not(name, compiler, run.platform)
                     if reason is None:
                         found.extend(variants)
                     else:
@@ -68,7 +68,8 @@ def definitions(names: Iterable[str]) -> dict[str, dict[str, str]]:
     }
 
 
-def _why_not(name: str, compiler: str, platform: str) -> str | None:
+def why_not(name: str, compiler: str, platform: str) -> str | None:
+    """Why a framework cannot run an arm on a platform; None where it can."""
     arms = frameworks.arms(name)
     try:
         arms.environment(platform, 1)
@@ -103,13 +104,16 @@ def _variants(run: config.RunConfig, name: str, compiler: str, workload: spec.Wo
     return [base, shipped, *(single if run.itemise else [])]
 
 
-def worker_environment(cell: cells.Cell, run: config.RunConfig, cache: str | None) -> dict[str, str | None]:
+def worker_environment(
+    cell: cells.Cell, run: config.RunConfig, cache: str | None, dumps: str | None = None
+) -> dict[str, str | None]:
     """Variables that a worker for this cell is started with; cells with equal ones share a worker.
 
     Args:
       cell: The cell.
       run: The configuration.
       cache: Folder of the compilers' disk cache, or None to leave it as the user has it.
+      dumps: Folder for what compilers write where programs are saved; None where they are not.
     """
     arms = frameworks.arms(cell.framework)
     environment: dict[str, str | None] = {"PYTHONHASHSEED": "0", "XLACOMPARE_PLATFORM": run.platform}
@@ -121,6 +125,8 @@ def worker_environment(cell: cells.Cell, run: config.RunConfig, cache: str | Non
     environment.update(planted.environment(changed))
     if cache is not None:
         environment.update(dict.fromkeys(arms.CACHE_VARIABLES, cache))
+    if dumps is not None:
+        environment.update(dict.fromkeys(getattr(arms, "PROGRAM_VARIABLES", ()), dumps))
     for key, value in arms.ARMS[cell.compiler].environment.items():
         environment[key] = _joined(key, environment.get(key, os.environ.get(key)), value)
     return environment

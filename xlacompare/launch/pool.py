@@ -17,7 +17,13 @@ class Pool:
     """Workers by key; all of them end with `close`."""
 
     def __init__(
-        self, run: config.RunConfig, folder: pathlib.Path, cache: pathlib.Path | None, name: str, spread: bool = False
+        self,
+        run: config.RunConfig,
+        folder: pathlib.Path,
+        cache: pathlib.Path | None,
+        name: str,
+        spread: bool = False,
+        dumps: pathlib.Path | None = None,
     ) -> None:
         """Makes an empty pool.
 
@@ -27,15 +33,17 @@ class Pool:
           cache: Folder of the compilers' disk caches, or None.
           name: Names the logs.
           spread: Give each worker other cores (for work that is not timed); otherwise all share the same cores.
+          dumps: Folder for what compilers write where programs are saved; deleted by whoever names it.
         """
         self._run, self._folder, self._cache, self._name, self._spread = run, folder, cache, name, spread
+        self._dumps = None if dumps is None else str(dumps.resolve())
         self._workers: dict[Key, process.Worker] = {}
         self._started: dict[Key, dict[str, Any]] = {}
         self._count = 0
 
     def key(self, cell: cells.Cell) -> Key:
         """Cells with equal keys share a process."""
-        environment = grid.worker_environment(cell, self._run, self._cache_of(cell))
+        environment = grid.worker_environment(cell, self._run, self._cache_of(cell), self._dumps)
         return (cell.framework, "threads" in dict(cell.changed), tuple(sorted(environment.items(), key=str)))
 
     def _cache_of(self, cell: cells.Cell) -> str | None:
@@ -92,7 +100,7 @@ class Pool:
             return {**again, "started_again_after": error.reason}
 
     def _spawn(self, cell: cells.Cell) -> process.Worker:
-        environment = grid.worker_environment(cell, self._run, self._cache_of(cell))
+        environment = grid.worker_environment(cell, self._run, self._cache_of(cell), self._dumps)
         cores = grid.pinned_cores(cell, self._run, self._cores())
         self._count += 1
         log = self._folder / "logs" / f"{self._name}-{cell.framework}-{self._count}.log"

@@ -59,7 +59,9 @@ def environment_of(
     """The environment of a cell's record: checked keys, the framework's own words, versions, variables in force."""
     described, settings = started.get("describe", {}), frameworks.settings(cell.framework, dict(cell.changed))
     here = machine.describe()
-    variables = {**os.environ, **grid.worker_environment(cell, run, None)}
+    possible = grid.why_not(cell.framework, cell.compiler, run.platform) is None
+    started_with = grid.worker_environment(cell, run, None) if possible else {}
+    variables = {**os.environ, **started_with}
     return {
         "checked": {
             "machine": f"{here['host']}, {here['cpu']}, {here['cores_online']} cores",

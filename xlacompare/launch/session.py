@@ -15,8 +15,9 @@ from typing import Any
 
 from xlacompare.core import cell as cells
 from xlacompare.core import config, foreign, machine, schedule
+from xlacompare.graph import client
+from xlacompare.launch import counting, preparation, process
 from xlacompare.launch import pool as pools
-from xlacompare.launch import preparation, process
 
 MIN_VISITS, MAX_VISITS = 4, 60
 MAX_STEPWISE_VISITS = 3  # and one for every four others, so that slow arms do not spend their time there
@@ -36,6 +37,7 @@ class Outcome:
     started: dict[str, Any] = dataclasses.field(default_factory=dict)
     details: dict[str, Any] = dataclasses.field(default_factory=dict)
     program: dict[str, Any] | None = None
+    census: dict[str, Any] | None = None
 
 
 @dataclasses.dataclass
@@ -58,9 +60,12 @@ class Session:
         inputs: preparation.Inputs,
         launch: int,
         programs: pathlib.Path | None = None,
+        reader: client.Client | None = None,
     ) -> None:
+        """`programs`: folder for captured programs; `reader`: counts programs; both for the first launch only."""
         self.run, self.pool, self.inputs, self.launch = run, pool, inputs, launch
         self.programs = programs if launch == 0 else None
+        self.counting = counting.Counting(reader, inputs.archive.parent, run.deadline_s) if reader else None
         self.members = list(members)
         self.outcomes = {cell: Outcome() for cell in members}
         self.partial: list[tuple[cells.Cell, list[dict[str, Any]]]] = []
@@ -84,6 +89,7 @@ class Session:
                 self.wall.measure_s += time.perf_counter() - begin
             if intact:
                 self._finish()
+                self._judge()
                 return
 
     def _live(self) -> list[cells.Cell]:
@@ -209,6 +215,9 @@ class Session:
 
     def _finish(self) -> None:
         for cell in self._live():
+            if self.counting is not None and not self.counting.ask(self.pool.worker(cell), cell):
+                self.pool.kill()
+                return
             if self.programs is not None and not self._save_program(cell, self.programs):
                 return
             request = {"op": "finish", "cell": cell.id, "rebuild": self.launch == 0}
@@ -219,6 +228,16 @@ class Session:
                 if not error.alive:
                     self.pool.kill()
                     return
+
+    def _judge(self) -> None:
+        """After everything else: a cell that does other work than the workload has no time, whatever it measured."""
+        if self.counting is None:
+            return
+        wrong = self.counting.judge()
+        for cell, found in self.counting.found.items():
+            self.outcomes[cell].census = found
+        for cell, problem in wrong.items():
+            self.outcomes[cell].status, self.outcomes[cell].reason = "mismatch", problem
 
     def _save_program(self, cell: cells.Cell, folder: pathlib.Path) -> bool:
         """After the last sample, none of which depends on it; returns whether the worker survived."""

@@ -96,12 +96,30 @@ class Session:
         return [{**block.to_dict(), "disturbed": False} for block in blocks]
 
     def program(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Captures the program of a built cell into a folder of its own below `folder`."""
+        """Captures the program of a built cell into its own folder below `folder`, its census where it has none."""
         made = self.benches[request["cell"]]
-        captured = frameworks.capture(self.loaded.name, made.step, request["cell"])
         folder = pathlib.Path(request["folder"]) / program_file.folder_name(request["cell"])
+        try:
+            captured = frameworks.capture(self.loaded.name, made.step, request["cell"])
+        except errors.UnsupportedError as error:
+            counted = frameworks.count(self.loaded.name, made.step)
+            if counted.census is None:
+                raise
+            program_file.save_census(folder, self.loaded.name, request["cell"], counted, str(error))
+            return {"status": "unsupported", "reason": str(error), "folder": str(folder)}
         program_file.save(captured, folder)
         return {"folder": str(folder), "fingerprint": captured.fingerprint, "notes": list(captured.notes)}
+
+    def count(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What a built cell does, counted here, or as a program in `path` for whoever has a parser."""
+        counted = frameworks.count(self.loaded.name, self.benches[request["cell"]].step)
+        if counted.census is None:
+            pathlib.Path(request["path"]).write_bytes(counted.bytecode)
+        return {
+            "source": counted.source,
+            "census": None if counted.census is None else counted.census.to_dict(),
+            "inputs": [item.to_dict() for item in counted.inputs],
+        }
 
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory, and where asked the cost of building again in this process; then frees the cell."""
@@ -123,6 +141,7 @@ def serve(channel: protocol.Channel, session: Session) -> None:
         "gate": session.gate,
         "build": session.build,
         "visit": session.visit,
+        "count": session.count,
         "program": session.program,
         "finish": session.finish,
     }

@@ -267,3 +267,25 @@ def _who(arms_of: dict[str, dict[str, None]]) -> str:
 def launches(summary: results.Summary) -> int:
     """Launches that brought samples."""
     return max((result.num_launches for result in summary.cells), default=0)
+
+
+def census_lines(found: Sequence[results.CellResult], expert: bool) -> list[str]:
+    """Whether the gate counted the operations of a step: where FLOPs agree, what was not checked and why, what it took.
+
+    With `expert` also the same work in other forms.
+    """
+    asked = [result for result in found if result.census]
+    if not asked:
+        return []
+    agree = [result for result in asked if result.census["status"] == "ok"]
+    who = f"FLOPs and communication of a step are the workload's in {len(agree)} of {len(asked)} cells"
+    seconds = sum(result.census["seconds"] for result in asked)
+    lines = [f"census of operations: {who}; it took {units.significant(seconds)} s of the first launch"]
+    reasons: dict[str, dict[str, None]] = {}
+    for result in asked:
+        if result.census["status"] not in ("ok", "mismatch"):
+            reasons.setdefault(result.census["reason"], {})[side(result.cell)] = None
+    lines += [f"FLOPs not checked: {', '.join(cells_of)}: {reason}" for reason, cells_of in reasons.items()]
+    if expert:
+        lines += dict.fromkeys(text for result in agree for text in result.census["findings"])
+    return lines

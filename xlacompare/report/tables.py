@@ -35,7 +35,7 @@ def write(page: pages.Page, summary: results.Summary, expert: bool) -> None:
     _other_gaps(page, summary)
     _arms(page, summary, expert)
     _settings(page, summary, expert)
-    _time(page, summary)
+    _time(page, summary, expert)
     if expert:
         _definitions(page, summary)
 
@@ -143,7 +143,7 @@ def _settings(page: pages.Page, summary: results.Summary, expert: bool) -> None:
             page.line(f"{who} ({given}): {value}")
 
 
-def _time(page: pages.Page, summary: results.Summary) -> None:
+def _time(page: pages.Page, summary: results.Summary, expert: bool) -> None:
     page.heading("How it was measured")
     if summary.plan:
         chosen = plan.Plan.from_dict(summary.plan)
@@ -155,6 +155,8 @@ def _time(page: pages.Page, summary: results.Summary) -> None:
         page.line(f"{total:.0f} s in all: " + ", ".join(f"{name} {s:.0f} s" for name, s in parts.items()))
     if summary.shares:
         page.line(_shares(summary.shares))
+    for line in data.census_lines(summary.cells, expert):
+        page.line(line)
 
 
 def _shares(shares: dict[str, float]) -> str:

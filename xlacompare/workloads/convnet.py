@@ -10,7 +10,9 @@ import dataclasses
 from typing import Any
 
 from xlacompare import workloads
+from xlacompare.core import products
 from xlacompare.workloads import data, spec, tape, tape_node
+from xlacompare.workloads import products as made
 
 EXPANSION = 4  # of a bottleneck block
 
@@ -63,7 +65,7 @@ PRESETS: dict[str, tuple[ConvnetConfig, int]] = {
 
 @dataclasses.dataclass(frozen=True)
 class _Unit:
-    """A convolution and its batch norm. `size` is the height and width of the output."""
+    """A convolution and its batch norm. `size` is the height and width of the output, `size_in` of the input."""
 
     conv: str
     norm: str
@@ -72,6 +74,12 @@ class _Unit:
     fan_in: int
     fan_out: int
     size: int
+    size_in: int
+
+    @property
+    def window(self) -> products.Window:
+        """Along either axis."""
+        return products.Window(self.size_in, self.kernel, self.size, self.stride, self.kernel // 2)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,9 +103,9 @@ class Convnet:
     def _stem(self) -> _Unit:
         config = self.config
         size = _halved(config.image_size, config.stem_stride)
-        return _Unit(
-            "stem.conv", "stem.bn", config.stem_kernel, config.stem_stride, config.in_channels, config.stem_width, size
-        )
+        kernel, stride = config.stem_kernel, config.stem_stride
+        features = config.in_channels, config.stem_width
+        return _Unit("stem.conv", "stem.bn", kernel, stride, *features, size, config.image_size)
 
     def _blocks(self) -> list[_Block]:
         stem = self._stem()
@@ -201,6 +209,14 @@ class Convnet:
         products = sum(unit.size**2 * unit.kernel**2 * unit.fan_in * unit.fan_out for unit in self._units())
         return 6 * self.batch_size * (products + self._units_out() * self.config.classes)
 
+    def products_per_step(self) -> list[products.Product]:
+        """See `spec.Workload`."""
+        found = []
+        for i, unit in enumerate(self._units()):
+            features = unit.fan_in, unit.fan_out
+            found += made.convolution(unit.conv, self.batch_size, features, unit.window, first=i == 0)
+        return found + made.dense("head", self.batch_size, self._units_out(), self.config.classes)
+
     def bytes_per_step(self, dtype: str) -> int:
         """Parameters, optimizer state, and the output of every convolution and of the head."""
         outputs = self.batch_size * (sum(unit.size**2 * unit.fan_out for unit in self._units()) + self.config.classes)
@@ -219,12 +235,14 @@ def _block(name: str, fan_in: int, width: int, stride: int, size: int, config: C
         plan = [(3, stride, width), (3, 1, width)]
     units, channels, out_size = [], fan_in, size
     for i, (kernel, unit_stride, fan_out) in enumerate(plan, start=1):
-        out_size = _halved(out_size, unit_stride)
-        units.append(_Unit(f"{name}.conv{i}", f"{name}.bn{i}", kernel, unit_stride, channels, fan_out, out_size))
+        in_size, out_size = out_size, _halved(out_size, unit_stride)
+        names = f"{name}.conv{i}", f"{name}.bn{i}"
+        units.append(_Unit(*names, kernel, unit_stride, channels, fan_out, out_size, in_size))
         channels = fan_out
     shortcut = None
     if stride != 1 or fan_in != channels:
-        shortcut = _Unit(f"{name}.shortcut.conv", f"{name}.shortcut.bn", 1, stride, fan_in, channels, out_size)
+        names = f"{name}.shortcut.conv", f"{name}.shortcut.bn"
+        shortcut = _Unit(*names, 1, stride, fan_in, channels, out_size, size)
     return _Block(name, tuple(units), shortcut)
 
 

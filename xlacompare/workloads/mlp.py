@@ -6,7 +6,9 @@ import dataclasses
 from typing import Any
 
 from xlacompare import workloads
+from xlacompare.core import products
 from xlacompare.workloads import data, spec, tape, tape_node
+from xlacompare.workloads import products as made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +90,14 @@ class Mlp:
     def flops_per_step(self) -> int:
         """3 (forward and backward) * 2 * batch * sum(in * out)."""
         return 6 * self.batch_size * sum(fan_in * fan_out for _, fan_in, fan_out in self._layers())
+
+    def products_per_step(self) -> list[products.Product]:
+        """See `spec.Workload`."""
+        return [
+            product
+            for i, (name, fan_in, fan_out) in enumerate(self._layers())
+            for product in made.dense(name, self.batch_size, fan_in, fan_out, first=i == 0)
+        ]
 
     def bytes_per_step(self, dtype: str) -> int:
         """Parameters, optimizer state, and the output of every matrix product."""

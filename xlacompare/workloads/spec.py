@@ -14,6 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from xlacompare.core import products
+
 Arrays = dict[str, np.ndarray]
 
 # dtype of a cell -> what it means; bfloat16 keeps parameters, optimizer state, normalisation statistics, softmax and
@@ -113,6 +115,14 @@ class Workload(Protocol):
 
     def flops_per_step(self) -> int:
         """By formula: a multiply-add of a matrix product or convolution counts 2; backward is twice forward."""
+        ...
+
+    def products_per_step(self) -> list[products.Product]:
+        """Every matrix product and convolution of a step, once each, by the rule of `core.products`.
+
+        Unlike `flops_per_step` it is what a program holds: no gradient of the inputs, no product with padding. The
+        census of every cell is held against it.
+        """
         ...
 
     def bytes_per_step(self, dtype: str) -> int:

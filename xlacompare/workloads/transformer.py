@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from xlacompare import workloads
+from xlacompare.core import products
 from xlacompare.workloads import data, spec, tape, tape_node
+from xlacompare.workloads import products as made
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,6 +166,19 @@ class Transformer:
     def flops_per_step(self) -> int:
         """3 (forward and backward) * 2 * multiply-adds."""
         return 6 * self._forward_products()
+
+    def products_per_step(self) -> list[products.Product]:
+        """See `spec.Workload`; the output layer is the token embedding, whose look-up multiplies nothing."""
+        config = self.config
+        tokens, pairs = self.batch_size * config.length, self.batch_size * config.heads
+        head_dim = config.width // config.heads
+        found = []
+        for i in range(config.layers):
+            for name, fan_in, fan_out in self._dense_layers():
+                found += made.dense(f"block{i}.{name}", tokens, fan_in, fan_out)
+            found += made.matmul(f"block{i}.attention", pairs, config.length, head_dim, config.length)
+            found += made.matmul(f"block{i}.attention", pairs, config.length, config.length, head_dim)
+        return found + made.dense("token_embedding", tokens, config.width, config.vocab)
 
     def bytes_per_step(self, dtype: str) -> int:
         """Parameters, optimizer state, and the output of every matrix product, attention scores included."""

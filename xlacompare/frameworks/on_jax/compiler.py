@@ -122,12 +122,14 @@ class Program:
       times: Compile times; of the eager arm they grow with the first steps.
       executable: The compiled program; None for eager.
       lowered: What was given to the compiler; None for eager.
+      function: The step that Python runs, of the eager arm; None for the others.
     """
 
     call: StepFunction
     times: interface.CompileTimes
     executable: jax.stages.Compiled | None = None
     lowered: jax.stages.Lowered | None = None
+    function: StepFunction | None = None
 
 
 def ahead_of_time(
@@ -157,7 +159,7 @@ def op_by_op(step: StepFunction, scope: Scope) -> Program:
             _fill(times, total)
         return result
 
-    return Program(call, times)
+    return Program(call, times, function=step)
 
 
 def _fill(times: interface.CompileTimes, spent: counters.Counts) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 from jaxlib import _jax
 from jaxlib.mlir.dialects import stablehlo
 
-from xlacompare.core import errors, program
-from xlacompare.frameworks.on_jax import framework
+from xlacompare.core import census, errors, program
+from xlacompare.frameworks.on_jax import framework, primitives
 
 # A consumer may be three months older, StableHLO's own promise for plugins.
 COMPATIBILITY = stablehlo.StablehloCompatibilityRequirement.WEEK_12
@@ -42,9 +42,7 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
         framework="jax",
         title=title,
         stablehlo=text,
-        bytecode=_jax.mlir.serialize_portable_artifact(
-            text, stablehlo.get_version_from_compatibility_requirement(COMPATIBILITY)
-        ),
+        bytecode=_portable(text),
         optimised=step.program.executable.as_text(),
         inputs=tuple(inputs[place] for place in kept),
         outputs=tuple(outputs),
@@ -52,6 +50,26 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
         expected=expected,
         notes=tuple(f"{inputs[place].name} is not read" for place in range(len(flat)) if place not in kept),
     )
+
+
+def count(step: framework.Step) -> census.Counted:
+    """What the step does: its program before the compiler, or the primitives that Python dispatches."""
+    given = (step._state, step._batches[0])
+    if step.program.function is not None:
+        with step._scope():
+            traced = jax.make_jaxpr(step.program.function)(*given)
+        return census.Counted("primitives of one step, by a trace that runs nothing", primitives.of_jaxpr(traced))
+    lowered = step.program.lowered
+    flat, _ = jax.tree_util.tree_flatten_with_path(given)
+    inputs = [_meaning(step, path, leaf) for path, leaf in flat]
+    bytecode = _portable(str(lowered.compiler_ir("stablehlo")))
+    kept = tuple(inputs[place] for place in _kept(lowered, len(flat)))
+    return census.Counted("the StableHLO that was given to the compiler", bytecode=bytecode, inputs=kept)
+
+
+def _portable(text: str) -> bytes:
+    version = stablehlo.get_version_from_compatibility_requirement(COMPATIBILITY)
+    return _jax.mlir.serialize_portable_artifact(text, version)
 
 
 def _kept(lowered: Any, count: int) -> list[int]:

@@ -5,20 +5,23 @@ Tried with torch 2.9.1.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import re
 import subprocess
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
+import torch.distributed as dist
 from functorch import compile as aot_compile
 from torch._dynamo import callback, utils
 from torch._dynamo.backends import common
+from torch.distributed import distributed_c10d
 
 
 @dataclasses.dataclass
@@ -119,3 +122,47 @@ def _load_library(command: list[str], **options: Any) -> None:
     if path is None:
         raise subprocess.CalledProcessError(1, command)
     ctypes.CDLL(path.group(1))
+
+
+@contextlib.contextmanager
+def not_compiled() -> Iterator[None]:
+    """Runs the functions that torch.compile was given, instead of what it made of them; nothing is compiled.
+
+    `_is_compiling_flag` lets torch.optim take the branches that it takes while it is traced (multi-tensor AdamW takes
+    counts on the CPU, which it refuses otherwise); torch.export sets it for the same purpose.
+    """
+    with torch.compiler.set_stance("force_eager"), mock.patch.object(torch.compiler, "_is_compiling_flag", True):
+        yield
+
+
+_XLA_TYPES = {
+    torch.float32: "f32",
+    torch.float64: "f64",
+    torch.bfloat16: "bf16",
+    torch.float16: "f16",
+    torch.int8: "s8",
+    torch.int16: "s16",
+    torch.int32: "s32",
+    torch.int64: "s64",
+    torch.uint8: "u8",
+    torch.bool: "pred",
+}
+
+
+def xla_type(dtype: torch.dtype) -> str:
+    """XLA's name of an element type, torch's where XLA has none."""
+    return _XLA_TYPES.get(dtype, str(dtype).removeprefix("torch."))
+
+
+def ranks_of_group(group: Any) -> tuple[int, ...]:
+    """Global ranks of a process group as an operation of torch.distributed was given it: boxed, or by name."""
+    if isinstance(group, str):
+        found = distributed_c10d._resolve_process_group(group)
+    else:
+        found = group if isinstance(group, dist.ProcessGroup) else dist.ProcessGroup.unbox(group)
+    return tuple(dist.get_process_group_ranks(found))
+
+
+def reduction_name(operation: Any) -> str:
+    """A functional collective's "sum", "max", ...; "" for c10d's boxed operation, which cannot be opened (2.9.1)."""
+    return operation.lower().replace("product", "prod") if isinstance(operation, str) else ""

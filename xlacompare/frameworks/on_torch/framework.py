@@ -117,6 +117,7 @@ class Step:
         settings: Mapping[str, Any],
     ) -> None:
         self._device, self._workload, self._initial, self._settings = device, workload, initial, dict(settings)
+        self.arm = arm
         self._model = models.make(workload, dtype)
         arrays.load(self._model, workload, *initial)
         self._model.to(device)

@@ -1,11 +1,13 @@
-"""The program of a step in StableHLO: native torch has none of its own."""
+"""What a step of native torch does: its operations, counted; a program in StableHLO it has none."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 from typing import Any
 
-from xlacompare.core import errors, program
+from xlacompare.core import census, errors, program
+from xlacompare.frameworks.on_torch import counters, dispatched, framework
 
 
 def capture(step: Any, title: str = "") -> program.Program:
@@ -23,3 +25,22 @@ def capture(step: Any, title: str = "") -> program.Program:
         "torch.export captures no backward pass, so that torchax would convert the forward pass only: "
         "not the program of a training step"
     )
+
+
+def count(step: framework.Step) -> census.Counted:
+    """The aten operations of one step; the step is reset before and after.
+
+    What torch.compile made cannot be counted (Inductor's kernels call no dispatcher); what it was given can: the same
+    functions run once op by op, as AOTAutograd traces them.
+    """
+    layers = {}
+    for name, tensor in step._model.named_parameters():
+        layers[dispatched.memory(tensor)] = name.rpartition(".")[0] or name
+    eager = step.arm == "eager"
+    step.reset()
+    with contextlib.nullcontext() if eager else counters.not_compiled(), dispatched.Count(layers) as counted:
+        step.run(0)
+    step.synchronize()
+    step.reset()
+    of = "one step" if eager else "the functions that torch.compile was given, run once op by op"
+    return census.Counted(f"aten operations of {of}", counted.census())

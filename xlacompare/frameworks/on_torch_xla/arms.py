@@ -76,6 +76,10 @@ SETTINGS: dict[str, interface.Setting] = {
     ),
 }
 
+# Read by `Adapter`: a folder into which XLA writes what it compiles; the launcher names one where programs are saved.
+DUMP_VARIABLE = "XLACOMPARE_TORCH_XLA_DUMP"
+PROGRAM_VARIABLES: tuple[str, ...] = (DUMP_VARIABLE,)
+
 # No variable switches torch_xla's disk cache on, and on the CPU it cannot read back what it wrote.
 CACHE_VARIABLES: tuple[str, ...] = ()
 

@@ -20,14 +20,18 @@ class Dumps:
     folder is left alone and nothing is found here.
     """
 
-    def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
+    def __init__(self, environment: MutableMapping[str, str] = os.environ, parent: str | None = None) -> None:
+        """`parent`: where the folder is made, and who made that deletes it; by default a temporary one of our own."""
         self._folder: pathlib.Path | None = None
         self._kept: dict[bytes, pathlib.Path] = {}
         self.user_flags = environment.get("XLA_FLAGS", "").strip()
         if OPTION in self.user_flags:
             return
-        _sweep()
-        self._folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        if parent is None:
+            _sweep()
+        else:
+            os.makedirs(parent, exist_ok=True)
+        self._folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent))
         environment["XLA_FLAGS"] = f"{self.user_flags} {OPTION}={self._folder} --xla_dump_hlo_as_text".strip()
 
     def clear(self) -> None:

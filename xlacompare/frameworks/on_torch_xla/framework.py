@@ -16,7 +16,7 @@ from torch_xla.core import xla_model
 from xlacompare.core import errors
 from xlacompare.frameworks import interface
 from xlacompare.frameworks.on_torch import arrays
-from xlacompare.frameworks.on_torch_xla import arms, compiler, counters, models, optimizers
+from xlacompare.frameworks.on_torch_xla import arms, compiler, counters, dumps, models, optimizers
 from xlacompare.workloads import spec
 
 
@@ -27,6 +27,8 @@ class Adapter:
     convention = "torch"
 
     def __init__(self) -> None:
+        folder = os.environ.get(arms.DUMP_VARIABLE)
+        self._dumps = dumps.Dumps(parent=folder) if folder else None
         precision = os.environ.get(arms.MATMUL_PRECISION_VARIABLE)
         if precision is not None:
             backends.set_mat_mul_precision(precision)
@@ -100,7 +102,7 @@ class Adapter:
         unknown = set(settings) - {name for name, setting in arms.SETTINGS.items() if setting.where == "build"}
         if unknown:
             raise errors.BadInputError(f"torch_xla has no setting {', '.join(sorted(unknown))}")
-        return Step(self._device, workload, (parameters, buffers), batches, dtype, arm)
+        return Step(self._device, workload, (parameters, buffers), batches, dtype, arm, self._dumps)
 
 
 def _to_device(batch: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
@@ -118,8 +120,11 @@ class Step:
         batches: list[spec.Arrays],
         dtype: str,
         arm: str,
+        kept: dumps.Dumps | None = None,
     ) -> None:
-        self._workload, self.arm = workload, arm
+        self._workload, self.arm, self._dumps = workload, arm, kept
+        # A process has one set of flags: it compiles the same step once, whatever settings differ.
+        self._dumped_as = repr((workload, dtype)).encode()
         model = models.make(workload, dtype)
         arrays.load(model, workload, *initial)
         self._initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
@@ -136,6 +141,8 @@ class Step:
 
     def _first_run(self) -> interface.CompileTimes:
         """Runs two steps, which leaves nothing to compile, and resets."""
+        if self._dumps is not None:
+            self._dumps.clear()
         before = counters.snapshot()
         cold_s = self._fenced_s(0)
         compiled = counters.snapshot() - before
@@ -143,6 +150,8 @@ class Step:
             counters.fallbacks()
         )  # read between the two steps: Dynamo's bridge clears the counters while it compiles
         warm_s = self._fenced_s(1)
+        if self._dumps is not None:
+            self._dumps.keep(self._dumped_as)
         times = _compile_times(compiled, cold_s, warm_s)
         risen = [name for name, count in counters.fallbacks().items() if count > fallen.get(name, 0)]
         if risen:
@@ -172,6 +181,10 @@ class Step:
         """Parameters and buffers as NumPy in the neutral layout."""
         compiler.fence()
         return arrays.export(self._training.model, self._workload)
+
+    def optimised(self) -> str | None:
+        """HLO of the step after XLA's compiler; None where XLA was not told to write it, or wrote several programs."""
+        return None if self._dumps is None else self._dumps.text(self._dumped_as)
 
     def reset(self) -> None:
         """Uploads the initial state into the same tensors: a copy on the device would be a program of its own.

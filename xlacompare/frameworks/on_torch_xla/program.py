@@ -11,12 +11,17 @@ import torch
 import torch_xla
 from torch_xla.core import xla_model
 
-from xlacompare.core import errors, program
-from xlacompare.frameworks.on_torch import arrays
-from xlacompare.frameworks.on_torch_xla import compiler, framework
+from xlacompare.core import census, errors, program
+from xlacompare.frameworks.on_torch import arrays, dispatched
+from xlacompare.frameworks.on_torch_xla import arms, compiler, framework
 
 NO_OPTIMISED = (
-    "torch_xla has no call that returns the HLO after its compiler: start it with XLA_FLAGS=--xla_dump_to=DIR for that"
+    "torch_xla has no call that returns the HLO after its compiler; XLA writes it to a folder where the process was "
+    f"started with {arms.DUMP_VARIABLE}=DIR (run --save_program does) and XLA_FLAGS names no other --xla_dump_to"
+)
+DUMPED = (
+    "XLA wrote the optimised HLO to a folder while it compiled, in this launch alone: its times to compile hold that; "
+    "its inputs stand in the order in which torch_xla made the tensors"
 )
 
 
@@ -48,18 +53,50 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
         program.Tensor.of(name, role, array) for ((name, role), _), array in zip(results, expected, strict=True)
     )
     step.reset()
+    optimised = step.optimised()
     return program.Program(
         framework="torch_xla",
         title=title,
         stablehlo=text,
         bytecode=bytecode,
-        optimised="",
+        optimised=optimised or "",
         inputs=inputs,
         outputs=outputs,
         arguments=arguments,
         expected=expected,
-        notes=(NO_OPTIMISED,),
+        notes=(DUMPED if optimised else NO_OPTIMISED,),
     )
+
+
+def count(step: framework.Step) -> census.Counted:
+    """What the step does: its lazy graph before it is launched, or the aten operations of eager mode.
+
+    Raises:
+      UnsupportedError: The arm launches several programs.
+    """
+    if step.arm == "eager":
+        with dispatched.Count({}, lambda tensor: None) as counted:
+            step.run(0)
+        step.synchronize()
+        step.reset()
+        return census.Counted("aten operations of one step in eager mode", counted.census())
+    if compiler.BUILDERS[step.arm] is not compiler.lazy:
+        raise errors.UnsupportedError(
+            f"the programs of torch_xla's arm {step.arm!r} are Dynamo's, launched past the dispatcher"
+        )
+    step.reset()
+    state = _state(step)
+    known = {_identity(tensor): meaning for meaning, tensor in [*state, *_batch(step._batches[0])]}
+    tensors = [step._training.step(step._batches[0]), *(tensor for _, tensor in state)]
+    identities, values = torch_xla._XLAC._get_tensors_xla_device_data_node(tensors)
+    bytecode = xla_model.get_stablehlo_bytecode(tensors)
+    compiler.fence()
+    step.reset()
+    inputs = []
+    for identity, value in zip(identities, values, strict=True):
+        name, role = known.get(identity, ("", "constant"))
+        inputs.append(program.Tensor(name, role, str(value.dtype).removeprefix("torch."), tuple(value.shape)))
+    return census.Counted("the StableHLO of the lazy graph", bytecode=bytecode, inputs=tuple(inputs))
 
 
 Meaning = tuple[str, str]  # name and role

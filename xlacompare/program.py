@@ -1,12 +1,15 @@
-"""Captured programs: `python -m xlacompare.program census A`, `... diff A B`, `... run A`.
+"""Captured programs: `python -m xlacompare.program census A`, `... diff A B`, `... run A`, `... clients A B`.
 
-A and B are folders that `--save_program=DIR` wrote, or files (HLO text, StableHLO text or bytecode; not for `run`).
+A and B are folders that `--save_program=DIR` wrote, or, but for `run` and `clients`, files (HLO text, StableHLO text or
+bytecode).
 
   census   operations, FLOPs, bytes, matrix products and convolutions, fusions, collectives, copies
   diff     operations in one program only, and operations that differ, by what is at stake
-  run      in jaxlib's own CPU client, without the framework; values against the framework's own
+  run      in jaxlib's own CPU client, or in PJRT plugins (--pjrt_plugin), without the framework; values against its own
+  clients  `clients A B ...`: table of the times of programs in jaxlib's client and in plugins, with intervals
 
-Programs are read, and run, in a child process. Exit codes: 0 done; 1 `run` found other values; 2 bad input.
+Programs are read, and run, in child processes. Exit codes: 0 done; 1 other values than the framework's own, or a
+program that did not run in one of the clients of the table; 2 bad input.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from typing import Any
 from absl import flags
 
 from xlacompare import command
-from xlacompare.core import errors
-from xlacompare.graph import client
+from xlacompare.core import config, errors
+from xlacompare.graph import client, clients, plugins, program_file
 
 COLUMNS = 160
 
@@ -117,6 +120,28 @@ def run_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def clients_text(table: clients.Table) -> str:
+    """Times of programs in clients, one line each."""
+    lines, program = ["milliseconds a run [95% interval over launches]"], ""
+    for (name, library), entry in table.items():
+        if name != program:
+            lines.append(name)
+            program = name
+        lines.append(f"  {library:28} {_entry(entry)}")
+    return "\n".join(lines)
+
+
+def _entry(entry: clients.Entry) -> str:
+    found = entry.estimate()
+    if entry.wrong:
+        return f"no time: values differ from the framework's own: {', '.join(entry.wrong[:4])}"
+    if found is None:
+        return f"no time: {entry.problem}"
+    mean, low, high = (value * 1e3 for value in found.ratio())
+    ends = f"[{low:.3g}, {high:.3g}]" if found.df > 0 else "[no interval: one launch]"
+    return f"{mean:8.3g} {ends:20} values within {entry.worst:.2g} of what rounding explains"
+
+
 def absolute(path: str) -> str:
     """The child has the same folder, but paths in its messages shall be whole."""
     return str(pathlib.Path(path).absolute())
@@ -128,6 +153,9 @@ def define_flags() -> None:
     flags.DEFINE_enum("format", "text", ["text", "json"], "What is printed.")
     flags.DEFINE_integer("limit", 20, "Entries of a list that are printed.", lower_bound=1)
     flags.DEFINE_integer("runs", 20, "Timed runs of `run`.", lower_bound=0)
+    flags.DEFINE_list("pjrt_plugin", [], "PJRT plugins of `run` and `clients`: paths or packages; see the doctor.")
+    flags.DEFINE_integer("launches", 3, "Fresh processes of every client of `clients`.", lower_bound=1)
+    flags.DEFINE_float("cell_s", 0.5, "Seconds of timed blocks per program, client and launch of `clients`, about.")
     flags.DEFINE_float("deadline_s", 300.0, "Seconds for the child process.", lower_bound=1.0)
 
 
@@ -135,9 +163,15 @@ def body(words: list[str]) -> int:
     """Runs a subcommand; returns the exit code."""
     values = flags.FLAGS
     wanted = {"census": 1, "diff": 2, "run": 1}
-    if not words or words[0] not in wanted or len(words) != 1 + wanted[words[0]]:
-        raise errors.BadInputError("usage: python -m xlacompare.program census A | diff A B | run A  (--help: flags)")
-    name, paths = words[0], [absolute(path) for path in words[1:]]
+    name, paths = (words or [""])[0], [absolute(path) for path in words[1:]]
+    if name == "clients" and paths:
+        return in_clients(paths)
+    if name not in wanted or len(paths) != wanted[name]:
+        raise errors.BadInputError(
+            "usage: python -m xlacompare.program census A | diff A B | run A | clients A B ...  (--help: flags)"
+        )
+    if name == "run" and values.pjrt_plugin:
+        return in_plugins(paths[0])
     texts: dict[str, tuple[list[Any], Callable[[dict[str, Any]], str]]] = {
         "census": (["count", *paths, values.stage], lambda found: census_text(found, values.limit)),
         "diff": (["compare", *paths, values.stage], lambda found: diff_text(found, values.limit)),
@@ -145,12 +179,48 @@ def body(words: list[str]) -> int:
     }
     question, text = texts[name]
     with client.Client(values.deadline_s) as reader:
-        try:
-            found = reader.ask(*question)
-        except client.ProblemError as problem:
-            raise errors.BadInputError(str(problem)) from None
+        found = asked(reader, *question)
     sys.stdout.write((json.dumps(found, indent=1) if values.format == "json" else text(found)) + "\n")
     return errors.EXIT_FAILED_CELL if found.get("wrong") else errors.EXIT_OK
+
+
+def asked(child: client.Client, *question: Any) -> dict[str, Any]:
+    """Answer of a child; what it refuses is bad input."""
+    try:
+        found: dict[str, Any] = child.ask(*question)
+    except client.ProblemError as problem:
+        raise errors.BadInputError(str(problem)) from None
+    return found
+
+
+def in_plugins(path: str) -> int:
+    """`run` in the plugins that were asked for, one child each."""
+    values, every = flags.FLAGS, []
+    for plugin in [plugins.resolve(text) for text in values.pjrt_plugin]:
+        with client.Client(values.deadline_s, plugins.plugin_environment(), f"child of {plugin.name}") as child:
+            every.append(asked(child, "plugin_run", path, values.runs, str(plugin.path), plugin.name))
+        if values.format == "text":
+            sys.stdout.write(run_text(every[-1]) + "\n")
+    if values.format == "json":
+        sys.stdout.write(json.dumps(every, indent=1) + "\n")
+    return errors.EXIT_FAILED_CELL if any(found["wrong"] for found in every) else errors.EXIT_OK
+
+
+def in_clients(paths: list[str]) -> int:
+    """The table of `clients`: jaxlib's and the plugins that were asked for, or all that are installed."""
+    values = flags.FLAGS
+    config.check_seconds("cell_s", values.cell_s)
+    found = [plugins.resolve(text) for text in values.pjrt_plugin] or plugins.installed()
+    folders = [pathlib.Path(path) for path in paths]
+    for folder in folders:
+        program_file.load(folder)
+    cores = clients.default_cores()
+    plan = clients.Plan(values.launches, values.cell_s, deadline_s=values.deadline_s, cores=cores)
+    table = clients.measure(folders, found, plan)
+    rows = [{"program": name, "in": library, **entry.to_dict()} for (name, library), entry in table.items()]
+    sys.stdout.write((json.dumps(rows, indent=1) if values.format == "json" else clients_text(table)) + "\n")
+    failed = any(entry.problem or entry.wrong for entry in table.values())
+    return errors.EXIT_FAILED_CELL if failed else errors.EXIT_OK
 
 
 if __name__ == "__main__":

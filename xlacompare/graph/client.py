@@ -9,9 +9,14 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
+from collections.abc import Mapping
 from typing import Any
 
 from xlacompare.core import census
+
+# A program is only read, or run on the CPU: no accelerator is taken from the frameworks.
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 
 
 class ProblemError(Exception):
@@ -24,9 +29,20 @@ class Client:
     Use it as a context manager, or call `close`.
     """
 
-    def __init__(self, deadline_s: float = 60.0) -> None:
-        """`deadline_s`: seconds for one request (the first one also imports jaxlib)."""
-        self._deadline_s = deadline_s
+    def __init__(
+        self,
+        deadline_s: float = 60.0,
+        environment: Mapping[str, str | None] = types.MappingProxyType({}),
+        name: str = "process that reads programs",
+    ) -> None:
+        """Makes a client; the child is started by the first request.
+
+        Args:
+          deadline_s: Seconds for one request (the first one also imports jaxlib).
+          environment: Variables of the child beyond this process's own and `ENVIRONMENT`; None removes one.
+          name: What the child is called in a `ProblemError`.
+        """
+        self._deadline_s, self._environment, self._name = deadline_s, environment, name
         self._process: subprocess.Popen[bytes] | None = None
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by `close`)
         self._buffer = b""
@@ -68,6 +84,11 @@ class Client:
             raise ProblemError(answer["error"])
         return answer["ok"]
 
+    @property
+    def alive(self) -> bool:
+        """Whether a child runs: after it died or was ended at its deadline it has forgotten all."""
+        return self._process is not None
+
     def close(self) -> None:
         """Ends the child; safe to call twice."""
         self._end()
@@ -76,13 +97,13 @@ class Client:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             self._buffer = b""
+            variables = {**os.environ, **ENVIRONMENT, **self._environment}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "xlacompare.graph.worker"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # A program is only read, or run on the CPU: no accelerator is taken from the frameworks.
-                env={**os.environ, "JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""},
+                env={key: value for key, value in variables.items() if value is not None},
                 start_new_session=True,
             )
         return self._process
@@ -94,7 +115,7 @@ class Client:
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 self._end()
-                raise ProblemError(f"the process that reads programs did not answer within {self._deadline_s:g} s")
+                raise ProblemError(f"the {self._name} did not answer within {self._deadline_s:g} s (--deadline_s)")
             data = os.read(process.stdout.fileno(), 1 << 20)
             if not data:
                 raise ProblemError(self._died())
@@ -106,7 +127,7 @@ class Client:
         code = self._end()
         self._log.seek(0)
         lines = [line.strip() for line in self._log.read().decode("utf-8", "replace").splitlines() if line.strip()]
-        return f"the process that reads programs died (exit code {code}): {lines[-1][:200] if lines else 'no output'}"
+        return f"the {self._name} died (exit code {code}): {lines[-1][:200] if lines else 'no output'}"
 
     def _end(self) -> int | None:
         process, self._process = self._process, None

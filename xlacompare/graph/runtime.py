@@ -69,7 +69,7 @@ def prepare(captured: program.Program) -> JaxlibRunnable:
     """
     check(captured.inputs, captured.arguments)
     source = _without_donation(captured)
-    _fits(parsing.parameters(source), captured.inputs)
+    check_fits(source, captured.inputs)
     with jax.enable_x64(True):  # else 64-bit inputs are cut
         buffers = jax.device_put(captured.arguments, jax.devices("cpu")[0], may_alias=False)
     device = jax.devices("cpu")[0]
@@ -84,7 +84,9 @@ def _without_donation(captured: program.Program) -> bytes | str:
     return captured.bytecode if bare == captured.stablehlo else bare
 
 
-def _fits(wanted: list[tuple[str, tuple[int, ...]]], inputs: tuple[program.Tensor, ...]) -> None:
+def check_fits(source: bytes | str, inputs: tuple[program.Tensor, ...]) -> None:
+    """Raises BadInputError where the program takes other inputs than the summary describes, or is no StableHLO."""
+    wanted = parsing.parameters(source)
     given = [(parsing.NAMES.get(item.dtype, item.dtype), item.shape) for item in inputs]
     if len(wanted) != len(given):
         raise errors.BadInputError(
@@ -119,8 +121,13 @@ def run(folder: str, runs: int = 0) -> dict[str, Any]:
       "median_s": None without runs, "compile_s"}.
     """
     captured = program_file.load(pathlib.Path(folder))
-    made = prepare(captured)
+    return outcome(captured, prepare(captured), runs)
+
+
+def outcome(captured: program.Program, made: runnable.Runnable, runs: int) -> dict[str, Any]:
+    """Runs a program in its client; returns what `run` does."""
     made.dispatch()
+    made.synchronize()
     outputs = _judged(captured, made.results())
     seconds = [_timed(made) for _ in range(runs)]
     return {

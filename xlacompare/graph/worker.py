@@ -27,7 +27,14 @@ OPERATIONS = {
     "count_stablehlo": ("reading", "count_stablehlo"),
     "compare": ("reading", "compare"),
     "run": ("runtime", "run"),
+    "plugin_facts": ("pjrt", "facts"),
+    "plugin_run": ("pjrt", "run"),
+    "replay_pin": ("replays", "pin"),
+    "replay_open": ("replays", "open_program"),
+    "replay_visit": ("replays", "visit"),
 }
+
+USES = {"pypjrt": ("it loads PJRT plugins", "pjrt")}
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
@@ -37,7 +44,8 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
         function: Callable[..., Any] = getattr(importlib.import_module(f"xlacompare.graph.{module}"), name)
         return {"ok": _plain(function(*request["arguments"]))}
     except ModuleNotFoundError as error:
-        return {"error": f"{error.name} is not installed: it parses programs; install the extra 'jax'"}
+        what, extra = USES.get(error.name or "", ("it parses programs", "jax"))
+        return {"error": f"{error.name} is not installed: {what}; install the extra {extra!r}"}
     except errors.BadInputError as error:
         return {"error": str(error)}
 

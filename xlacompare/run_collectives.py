@@ -27,7 +27,17 @@ DEFAULTS = config.CollectiveConfig(("jax",))
 ONLY_HERE = (
     *("sizes", "reduction", "transport", "mode", "num_devices", "mesh", "axis", "pattern", "root", "placement"),
 )
-ONLY_MAIN = ("compiler", "workload", "preset", "batch_size", "optimizer", "settings", "itemise", "save_program")
+ONLY_MAIN = (
+    "compiler",
+    "workload",
+    "preset",
+    "batch_size",
+    "optimizer",
+    "settings",
+    "itemise",
+    "save_program",
+    "pjrt_plugin",
+)
 # Flags of both jobs whose default is another one here.
 OTHER_DEFAULT = ("launches", "cell_s", "min_block_s", "deadline_s", "num_cores")
 DEFAULT_DEVICES = 2

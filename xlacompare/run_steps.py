@@ -14,7 +14,8 @@ import rich.progress
 from absl import flags
 
 from xlacompare import frameworks, run_collectives, workloads
-from xlacompare.core import analysis, config, errors, machine, plan, record
+from xlacompare.core import analysis, config, errors, machine, plan, plugin, record
+from xlacompare.graph import plugins
 from xlacompare.launch import campaign, grid, membership
 from xlacompare.report import render
 
@@ -48,6 +49,11 @@ def define_flags() -> None:
     flags.DEFINE_enum("settings", usual.settings, list(config.SETTINGS_MODES), "Matched, the frameworks' own, or both.")
     flags.DEFINE_bool("itemise", False, "With --settings=both: one setting at a time.")
     flags.DEFINE_enum("platform", usual.platform, list(config.PLATFORMS), "Where the steps run.")
+    flags.DEFINE_string(
+        "pjrt_plugin",
+        None,
+        "PJRT plugin that every framework runs on, as path or package: one XLA build under all front ends.",
+    )
     flags.DEFINE_integer("num_cores", None, "Cores and threads per worker; default: all but one, at least one.")
     flags.DEFINE_float("deadline_s", usual.deadline_s, "Seconds after which a silent worker counts as hanging.")
     flags.DEFINE_integer("seed", usual.seed, "Seed of parameters, batches and orders.")
@@ -73,6 +79,7 @@ def read_config() -> config.RunConfig:
     num_cores = values.num_cores if values.num_cores is not None else config.default_cores(available)
     if num_cores > available:
         raise errors.BadInputError(f"--num_cores={num_cores}: this process may use {available}")
+    chosen = shared_plugin(values.pjrt_plugin, values.platform, values.deadline_s)
     return config.RunConfig(
         frameworks=tuple(values.framework),
         compilers=tuple(values.compiler),
@@ -93,7 +100,23 @@ def read_config() -> config.RunConfig:
         num_cores=num_cores,
         deadline_s=values.deadline_s,
         seed=values.seed,
+        pjrt_plugin=values.pjrt_plugin or "",
+        plugin=chosen,
     )
+
+
+def shared_plugin(text: str | None, platform: str, deadline_s: float) -> plugin.PjrtPlugin | None:
+    """The plugin of --pjrt_plugin, tried in a child process before anything else starts.
+
+    Raises:
+      BadInputError: It is not there, is no PJRT plugin, is of another API version or platform, or does not answer.
+    """
+    if not text:
+        return None
+    config.check_seconds("deadline_s", deadline_s)
+    found = plugins.examine(plugins.resolve(text), deadline_s)
+    found.check_platform(platform)
+    return found
 
 
 class TerminalProgress(campaign.Progress):

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from xlacompare.core import errors
+from xlacompare.core import errors, plugin
 
 COMPILERS = ("eager", "captured", "compiled", "openxla", "inductor_model", "nofusion", "opt0")
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -29,6 +29,8 @@ class RunConfig:
       min_block_s: Least seconds of a block.
       num_cores: Cores that each worker is pinned to, and threads that its framework is told to use.
       deadline_s: Seconds after which a worker that does not answer counts as hanging.
+      pjrt_plugin: Path or package of the PJRT plugin that every framework runs on, as it was given; "": each its own.
+      plugin: What was found there.
       gate_steps: Steps of the gate's loss trace, and batches that a run cycles through.
     """
 
@@ -52,6 +54,8 @@ class RunConfig:
     deadline_s: float = 300.0
     gate_steps: int = 4
     seed: int = 0
+    pjrt_plugin: str = ""
+    plugin: plugin.PjrtPlugin | None = None
 
     def __post_init__(self) -> None:
         """Raises BadInputError for values that cannot work."""

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
+from typing import Any
 
 from xlacompare.core import errors
 
+PATH_VARIABLE = "XLACOMPARE_PJRT_PLUGIN"  # of a worker: the plugin's library; also read by torch_xla's shim.c
+OPTIONS_VARIABLE = "XLACOMPARE_PJRT_OPTIONS"  # of a worker: options of its client, as JSON
+VARIABLES = (PATH_VARIABLE, OPTIONS_VARIABLE)
+NAME = "xlacompare"  # under which a worker registers it: JAX_PLATFORMS, PJRT_DEVICE
+# A CPU plugin starts with four devices. torch_xla compiles every program for as many replicas as there are devices and
+# launches it on one; a plugin of API 0.115 lets a launch wait for all replicas of the one before, so the second launch
+# never ends (0.81 runs on). And one device is what a cell is about.
+CPU_OPTIONS = {"cpu_device_count": 1}
 # Our word for a platform -> what a plugin may answer to PJRT_Client_PlatformName.
 PLATFORM_NAMES = {"cpu": ("cpu", "host"), "gpu": ("cuda", "rocm", "gpu", "sycl"), "tpu": ("tpu",)}
+
+
+def from_environment() -> tuple[str, dict[str, Any]] | None:
+    """Path of the plugin that this worker shall run on, and its client's options; None without one."""
+    path = os.environ.get(PATH_VARIABLE)
+    return (path, json.loads(os.environ[OPTIONS_VARIABLE])) if path else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +49,12 @@ class PjrtPlugin:
     def identity(self) -> str:
         """What must be equal for two records to be of one compiler and runtime; where the file lies is not in it."""
         return f"{self.name}, PJRT API {self.api_version}, sha256 {self.sha256}"
+
+    @property
+    def environment(self) -> dict[str, str | None]:
+        """Variables of a worker, from which its framework registers the plugin (`from_environment`)."""
+        options = CPU_OPTIONS if self.platform in PLATFORM_NAMES["cpu"] else {}
+        return {PATH_VARIABLE: self.path, OPTIONS_VARIABLE: json.dumps(options)}
 
     def check_platform(self, platform: str) -> None:
         """Raises BadInputError where the plugin's devices are not those of the run ("cpu", "gpu" or "tpu")."""

@@ -24,7 +24,7 @@ SCHEMA = 1
 FILE_NAME = "records.jsonl"
 
 # Environment keys that must agree before two cells of one comparison may be compared.
-CHECKED_KEYS = ("machine", "platform", "num_cores", "data_sha256", "dtype_policy", "source_revision")
+CHECKED_KEYS = ("machine", "platform", "pjrt_plugin", "num_cores", "data_sha256", "dtype_policy", "source_revision")
 # Those that only matched cells share: the settings bar is about exactly these.
 MATCHED_KEYS = ("threads", "matmul_precision")
 

@@ -90,7 +90,8 @@ def arms(name: str) -> ModuleType:
 
     It has ARMS (name -> ArmSpec), LACKS (name -> reason), GATE_ARM (whose step the float64 gate takes: the one that is
     built soonest), SETTINGS (name -> Setting), CACHE_VARIABLES (variables that name the folder of the compiler's disk
-    cache) and environment(platform, num_threads).
+    cache) and environment(platform, num_threads); where the framework runs on PJRT plugins that are not its own also
+    plugin_environment(plugin, platform, num_threads).
 
     Raises:
       MissingFrameworkError: There is none: the framework has collectives only, or its package cannot be imported.

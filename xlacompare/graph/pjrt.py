@@ -21,7 +21,7 @@ from pypjrt import client as clients
 from pypjrt import errors as pypjrt_errors
 from pypjrt import typing as types
 
-from xlacompare.core import errors, program
+from xlacompare.core import errors, plugin, program
 from xlacompare.graph import parsing, portable, program_file, runtime
 
 API_MAJOR = 0
@@ -81,33 +81,35 @@ def facts(path: str) -> dict[str, Any]:
     """Versions and platform of a plugin; starts its client.
 
     Returns:
-      {"api_version": "0.81", "platform": "cpu", "devices": count, "stablehlo": newest version that it reads, or ""}.
+      {"api_version": "0.81", "platform": "cpu", "stablehlo": newest version that it reads, or ""}.
 
     Raises:
       BadInputError: It is no plugin, or its client does not start.
     """
-    plugin = load(path)
-    made = started(path)
+    library, made = load(path), started(path)
     with told(pathlib.Path(path).name):
         return {
-            "api_version": ".".join(map(str, plugin.api_version)),
+            "api_version": ".".join(map(str, library.api_version)),
             "platform": made.platform_name.lower(),
-            "devices": made.device_count,
-            "stablehlo": ".".join(map(str, _newest(plugin) or ())),
+            "stablehlo": ".".join(map(str, _newest(library) or ())),
         }
 
 
-def _newest(plugin: pypjrt.Plugin) -> tuple[int, ...] | None:
-    known = plugin.stablehlo_version_range
+def _newest(library: pypjrt.Plugin) -> tuple[int, ...] | None:
+    known = library.stablehlo_version_range
     return None if known is None else tuple(known[1])
 
 
 @functools.cache
 def started(path: str) -> pypjrt.Client:
     """The plugin's client of this process: one, as a framework has one, with one set of threads for all programs."""
-    plugin = load(path)
+    library = load(path)
     with told(pathlib.Path(path).name):
-        return pypjrt.Client.create(plugin)
+        made = pypjrt.Client.create(library)
+        if made.platform_name.lower() in plugin.PLATFORM_NAMES["cpu"]:
+            made.close()
+            made = pypjrt.Client.create(library, options=plugin.CPU_OPTIONS)
+        return made
 
 
 @dataclasses.dataclass
@@ -115,14 +117,14 @@ class PluginRunnable:
     """A program in a plugin's client, see `runnable.Runnable`.
 
     Attributes:
-      plugin, executable: Of pypjrt.
+      library, executable: Of pypjrt.
       buffers: Inputs on the device, in call order.
       outputs: Types of the results.
     """
 
     client: str
     compile_s: float
-    plugin: pypjrt.Plugin
+    library: pypjrt.Plugin
     executable: Any
     buffers: list[Any]
     outputs: tuple[program.Tensor, ...]
@@ -132,14 +134,14 @@ class PluginRunnable:
     def __post_init__(self) -> None:
         self._row = (POINTER * len(self.buffers))(*[item.address for item in self.buffers])
         self._rows = (POINTER * 1)(ctypes.cast(self._row, POINTER))
-        self._options = self.plugin.args("PJRT_ExecuteOptions")
+        self._options = self.library.args("PJRT_ExecuteOptions")
 
     def dispatch(self) -> None:
         """Starts one run. pypjrt's own call waits for its end; this is the same C call without the wait."""
         count = self.executable.num_outputs
         made, events = (POINTER * count)(), (POINTER * 1)()
         lists = (POINTER * 1)(ctypes.cast(made, POINTER))
-        arguments = self.plugin.args(
+        arguments = self.library.args(
             "PJRT_LoadedExecutable_Execute_Args",
             executable=self.executable.address,
             options=ctypes.addressof(self._options),
@@ -150,10 +152,10 @@ class PluginRunnable:
             device_complete_events=ctypes.cast(events, POINTER),
         )
         with told(self.client):
-            self.plugin.call("PJRT_LoadedExecutable_Execute", arguments)
+            self.library.call("PJRT_LoadedExecutable_Execute", arguments)
             self._drop()
-        self._last = [clients.Buffer(self.plugin, made[place]) for place in range(count)]
-        self._pending.append(clients.Event(self.plugin, events[0]))
+        self._last = [clients.Buffer(self.library, made[place]) for place in range(count)]
+        self._pending.append(clients.Event(self.library, events[0]))
 
     def _drop(self) -> None:
         last, self._last = self._last, []
@@ -208,9 +210,9 @@ def prepare(captured: program.Program, path: str, label: str) -> PluginRunnable:
     """
     runtime.check(captured.inputs, captured.arguments)
     runtime.check_fits(captured.bytecode, captured.inputs)
-    plugin = load(path)
-    name = f"{label} (PJRT API {'.'.join(map(str, plugin.api_version))})"
-    source = portable.bytecode(captured, _newest(plugin))
+    library = load(path)
+    name = f"{label} (PJRT API {'.'.join(map(str, library.api_version))})"
+    source = portable.bytecode(captured, _newest(library))
     made = started(path)
     with told(name):
         begin = time.perf_counter()
@@ -223,7 +225,7 @@ def prepare(captured: program.Program, path: str, label: str) -> PluginRunnable:
                 )
                 for item, array in zip(captured.inputs, captured.arguments, strict=True)
             ]
-    return PluginRunnable(name, compile_s, plugin, executable, buffers, captured.outputs)
+    return PluginRunnable(name, compile_s, library, executable, buffers, captured.outputs)
 
 
 def run(folder: str, runs: int, path: str, label: str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from xlacompare import frameworks, workloads
 from xlacompare.core import cell as cells
-from xlacompare.core import config, errors
+from xlacompare.core import config, errors, plugin
 from xlacompare.launch import planted
 from xlacompare.workloads import spec
 
@@ -50,7 +50,7 @@ def expand(run: config.RunConfig) -> Grid:
             for name in run.frameworks:
                 for compiler in run.compilers:
                     variants = _variants(run, name, compiler, workload, dtype)
-                    reason = why_not(name, compiler, run.platform)
+                    reason = why_not(name, compiler, run.platform, run.plugin)
                     if reason is None:
                         found.extend(variants)
                     else:
@@ -68,17 +68,34 @@ def definitions(names: Iterable[str]) -> dict[str, dict[str, str]]:
     }
 
 
-def why_not(name: str, compiler: str, platform: str) -> str | None:
-    """Why a framework cannot run an arm on a platform; None where it can."""
+def why_not(name: str, compiler: str, platform: str, chosen: plugin.PjrtPlugin | None = None) -> str | None:
+    """Why a framework cannot run an arm on a platform or plugin; None where it can."""
     arms = frameworks.arms(name)
     try:
-        arms.environment(platform, 1)
+        _environment(name, platform, 1, chosen)
     except errors.UnsupportedError as error:
         return str(error)
     if compiler in arms.ARMS:
         return None
     reason = arms.LACKS.get(compiler, "not an arm of this framework")
     return f"{name} has no compiler arm {compiler!r}: {reason}; it has {', '.join(arms.ARMS)}"
+
+
+def _environment(
+    name: str, platform: str, num_threads: int, chosen: plugin.PjrtPlugin | None
+) -> Mapping[str, str | None]:
+    """Variables of a framework on its own runtime, or on a PJRT plugin.
+
+    Raises:
+      UnsupportedError: It has no such platform, or runs on no plugin.
+    """
+    arms = frameworks.arms(name)
+    if chosen is None:
+        return {**dict.fromkeys(plugin.VARIABLES), **arms.environment(platform, num_threads)}
+    if not hasattr(arms, "plugin_environment"):
+        raise errors.UnsupportedError(f"{name} runs on no PJRT plugin (--pjrt_plugin): it has no XLA of its own")
+    made: Mapping[str, str | None] = arms.plugin_environment(chosen, platform, num_threads)
+    return made
 
 
 def _variants(run: config.RunConfig, name: str, compiler: str, workload: spec.Workload, dtype: str) -> list[cells.Cell]:
@@ -117,7 +134,7 @@ def worker_environment(
     """
     arms = frameworks.arms(cell.framework)
     environment: dict[str, str | None] = {"PYTHONHASHSEED": "0", "XLACOMPARE_PLATFORM": run.platform}
-    environment.update(arms.environment(run.platform, run.num_cores))
+    environment.update(_environment(cell.framework, run.platform, run.num_cores, run.plugin))
     changed: Mapping[str, Any] = dict(cell.changed)
     for setting in arms.SETTINGS.values():
         if setting.where == "environment" and setting.name in changed:

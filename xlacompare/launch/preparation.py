@@ -59,13 +59,14 @@ def environment_of(
     """The environment of a cell's record: checked keys, the framework's own words, versions, variables in force."""
     described, settings = started.get("describe", {}), frameworks.settings(cell.framework, dict(cell.changed))
     here = machine.describe()
-    possible = grid.why_not(cell.framework, cell.compiler, run.platform) is None
+    possible = grid.why_not(cell.framework, cell.compiler, run.platform, run.plugin) is None
     started_with = grid.worker_environment(cell, run, None) if possible else {}
     variables = {**os.environ, **started_with}
     return {
         "checked": {
             "machine": f"{here['host']}, {here['cpu']}, {here['cores_online']} cores",
             "platform": run.platform,
+            "pjrt_plugin": run.plugin.identity if run.plugin else None,
             "num_cores": run.num_cores,
             "data_sha256": inputs.sha256 if inputs else None,
             "dtype_policy": DTYPE_POLICY,

@@ -15,7 +15,7 @@ MAX_LAUNCHES = 50  # more fresh processes than anybody will wait for
 LAUNCHES_TO_DEFEND = 6
 # Fields of the configuration whose flag has another name; those that are no flag at all.
 _FLAGS = {"frameworks": "framework", "compilers": "compiler", "workloads": "workload", "dtypes": "dtype"}
-_NO_FLAG = ("gate_steps",)
+_NO_FLAG = ("gate_steps", "plugin")
 # Always printed: a command that leaves them out is another run as soon as a default changes.
 _ALWAYS = ("frameworks", "workloads")
 

@@ -90,8 +90,10 @@ def frameworks(summary: results.Summary) -> list[str]:
 
 
 def platform(summary: results.Summary) -> str:
-    """Where the steps ran."""
-    return str(summary.config.get("platform", "an unknown platform"))
+    """Where the steps ran, and on which PJRT plugin where all frameworks ran on one."""
+    name = str(summary.config.get("platform", "an unknown platform"))
+    shared = summary.config.get("plugin")
+    return f"{name} ({shared['name']})" if shared else name
 
 
 def arms(summary: results.Summary, expert: bool) -> list[str]:

@@ -39,6 +39,9 @@ def _title(page: pages.Page, summary: results.Summary) -> None:
     parts.append(", ".join(dict.fromkeys(r.cell.dtype for r in summary.cells)) or "nothing measured")
     parts.append(_launches(summary))
     page.line("; ".join(parts), "bold", indent=0)
+    shared = summary.config.get("plugin")
+    if shared:
+        page.line(f"one XLA build under all: {shared['name']}, PJRT API {shared['api_version']}", "dim", indent=0)
     if summary.machine:
         cores = len(summary.machine.get("cores_available") or ()) or summary.machine.get("cores_online", "?")
         used = summary.config.get("num_cores", "?")

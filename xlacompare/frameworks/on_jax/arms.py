@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from xlacompare.core import plugin
 from xlacompare.frameworks import interface
 
 _WHOLE_STEP = "model, loss, backward, optimizer"
@@ -99,3 +100,8 @@ def environment(platform: str, num_threads: int) -> dict[str, str | None]:
         "JAX_DISABLE_JIT": None,
         "JAX_DEFAULT_MATMUL_PRECISION": None,
     }
+
+
+def plugin_environment(chosen: plugin.PjrtPlugin, platform: str, num_threads: int) -> dict[str, str | None]:
+    """As `environment`, for a worker that runs on a PJRT plugin; the adapter registers it under `plugin.NAME`."""
+    return {**environment(platform, num_threads), **chosen.environment, "JAX_PLATFORMS": plugin.NAME}

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlacompare.core import errors
+from xlacompare.core import errors, plugin
 from xlacompare.frameworks import interface
-from xlacompare.frameworks.on_jax import arms, compiler, counters, layers, models, optimizers
+from xlacompare.frameworks.on_jax import arms, compiler, counters, layers, models, optimizers, private
 from xlacompare.workloads import spec
 
 
@@ -102,6 +102,8 @@ class Adapter:
 
     def __init__(self) -> None:
         self._counters = counters.install()
+        if (chosen := plugin.from_environment()) is not None:
+            private.register_plugin(plugin.NAME, *chosen)
         self._device = jax.devices()[0]
 
     def describe(self) -> dict[str, Any]:

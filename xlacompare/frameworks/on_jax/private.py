@@ -1,8 +1,10 @@
-"""What JAX does not offer in public, for the ranks of a collective run: one function each. Tried with jax 0.10.2."""
+"""What JAX does not offer in public: one function each. Tried with jax 0.10.2."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from typing import Any
 
 import jaxlib._jax as _jax
 from jax._src import distributed, xla_bridge
@@ -28,3 +30,16 @@ def bind_gloo(hostname: str | None, interface: str | None) -> None:
         priority=0,
         fail_quietly=False,
     )
+
+
+def register_plugin(name: str, path: str, options: Mapping[str, Any]) -> None:
+    """Makes a PJRT plugin a platform that JAX_PLATFORMS can name. Before the first use of a device.
+
+    JAX's public ways are an entry point of an installed package, or a variable that takes no options.
+
+    Args:
+      name: Of the platform.
+      path: The plugin's library.
+      options: Of its client.
+    """
+    xla_bridge.register_plugin(name, library_path=path, options=dict(options))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from xlacompare.core import errors
+from xlacompare.core import errors, plugin
 from xlacompare.frameworks import interface
+from xlacompare.frameworks.on_torch_xla import shim
 
 # Read by `Adapter`: torch_xla has no variable for this, and the value must not change within a process (see SETTINGS).
 MATMUL_PRECISION_VARIABLE = "XLACOMPARE_TORCH_XLA_MATMUL_PRECISION"
@@ -118,8 +119,22 @@ def environment(platform: str, num_threads: int) -> dict[str, str | None]:
         raise errors.UnsupportedError(
             f"torch_xla 2.9 runs on {', '.join(_PJRT_DEVICES)}; it has no back end for {platform!r} (CUDA was removed)"
         )
+    return _matched(_PJRT_DEVICES[platform], num_threads)
+
+
+def plugin_environment(chosen: plugin.PjrtPlugin, platform: str, num_threads: int) -> dict[str, str | None]:
+    """As `environment`, for a worker that runs on a PJRT plugin; the adapter registers it under `plugin.NAME`.
+
+    Raises:
+      BadInputError: The library between torch_xla and the plugin cannot be built.
+    """
+    shim.library()
+    return {**_matched(plugin.NAME.upper(), num_threads), **chosen.environment}
+
+
+def _matched(device: str, num_threads: int) -> dict[str, str | None]:
     return {
-        "PJRT_DEVICE": _PJRT_DEVICES[platform],
+        "PJRT_DEVICE": device,
         "CPU_NUM_DEVICES": None,
         "NPROC": str(num_threads),
         "OMP_NUM_THREADS": str(num_threads),

@@ -13,10 +13,10 @@ import torch_xla
 from torch_xla import backends, runtime
 from torch_xla.core import xla_model
 
-from xlacompare.core import errors
+from xlacompare.core import errors, plugin
 from xlacompare.frameworks import interface
 from xlacompare.frameworks.on_torch import arrays
-from xlacompare.frameworks.on_torch_xla import arms, compiler, counters, dumps, models, optimizers
+from xlacompare.frameworks.on_torch_xla import arms, compiler, counters, dumps, models, optimizers, plugins
 from xlacompare.workloads import spec
 
 
@@ -29,6 +29,9 @@ class Adapter:
     def __init__(self) -> None:
         folder = os.environ.get(arms.DUMP_VARIABLE)
         self._dumps = dumps.Dumps(parent=folder) if folder else None
+        self._plugin = plugin.from_environment()
+        if self._plugin is not None:
+            plugins.register(self._plugin[1])
         precision = os.environ.get(arms.MATMUL_PRECISION_VARIABLE)
         if precision is not None:
             backends.set_mat_mul_precision(precision)
@@ -59,8 +62,8 @@ class Adapter:
         return counters.compile_count()
 
     def memory_bytes(self) -> int | None:
-        """Peak bytes in use of the allocator; None on the CPU, where torch_xla does not implement it."""
-        if runtime.device_type() == "CPU":
+        """Peak bytes in use of the allocator; None where that is not implemented: on the CPU, and on a plugin."""
+        if runtime.device_type() == "CPU" or self._plugin is not None:
             return None
         return int(xla_model.get_memory_info(self._device)["peak_bytes_used"])
 

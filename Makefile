@@ -48,7 +48,7 @@ $(VENV)/.installed-cpu: setup.cfg pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.installed-cpu
-	$(PIP_INSTALL) -e '.[cpu,mpi,test]'
+	$(PIP_INSTALL) -e '.[cpu,mpi,pjrt,test]'
 	@touch $@
 
 # No wheel exists. Built against this environment's jax and mpi4py with its mpicc, for the CPU: CUDA_PATH names a folder

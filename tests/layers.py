@@ -37,4 +37,10 @@ SHARED = {"on_torch_xla": {"on_torch"}}
 FRAMEWORK_FREE = {"core", "workloads", "collectives", "launch", "report", "graph"}
 # But for the modules that run in the graph's child process, which read programs with jaxlib; `runtime` also puts arrays
 # on the device.
-GRAPH_CHILD = {"parsing": {"jaxlib"}, "runtime": {"jaxlib", "jax"}, "hlo_census": set(), "reading": set()}
+GRAPH_CHILD = {
+    "parsing": {"jaxlib"},
+    "portable": {"jaxlib"},
+    "runtime": {"jaxlib", "jax"},
+    "hlo_census": set(),
+    "reading": set(),
+}

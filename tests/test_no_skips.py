@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from tests import conftest, run_all, slurm
 from xlacompare import frameworks
+from xlacompare.graph import plugins
 from xlacompare.launch import link as links
 
 
@@ -54,6 +56,17 @@ def test_mpi_is_there_where_its_framework_is_required(name, package):
     if name in conftest.REQUIRED:
         assert importlib.util.find_spec(package), f"{package} is not installed (BUILD_NOTES.md, MPI)"
         assert pathlib.Path(sys.executable).with_name("mpiexec").exists()
+
+
+def test_plugins_are_there_where_all_frameworks_are_required():
+    """Tests of PJRT plugins skip without them; their wheels are for Linux on x86-64."""
+    if set(frameworks.FRAMEWORKS) <= set(conftest.REQUIRED) and (sys.platform, platform.machine()) == (
+        "linux",
+        "x86_64",
+    ):
+        assert importlib.util.find_spec("pypjrt"), "the extra pjrt is not installed"
+        names = [found.name for found in plugins.installed()]
+        assert len(names) >= 2, f"the extra pjrt is not installed: only {names}"
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare")

@@ -19,7 +19,7 @@ from absl import flags
 
 from xlacompare import command, frameworks
 from xlacompare.core import errors
-from xlacompare.launch import diagnosis, transport_diagnosis
+from xlacompare.launch import diagnosis, plugin_diagnosis, transport_diagnosis
 
 STYLES = {diagnosis.OK: "green", diagnosis.LACKING: "yellow", diagnosis.FAILED: "red"}
 
@@ -97,6 +97,7 @@ def body() -> int:
         frameworks.entry(name)
     findings = diagnosis.examine(values.framework, values.platform, values.deadline_s)
     findings += transport_diagnosis.examine(values.framework)
+    findings += plugin_diagnosis.examine(values.deadline_s)
     print(to_json(findings) if values.format == "json" else to_text(findings, values.definitions))
     return exit_code(findings)
 

@@ -41,6 +41,8 @@ GRAPH_CHILD = {
     "parsing": {"jaxlib"},
     "portable": {"jaxlib"},
     "runtime": {"jaxlib", "jax"},
+    "pjrt": set(),
+    "replays": set(),
     "hlo_census": set(),
     "reading": set(),
 }

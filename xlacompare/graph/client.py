@@ -115,7 +115,7 @@ class Client:
             ready, _, _ = select.select([process.stdout], [], [], max(0.0, end - time.monotonic()))
             if not ready:
                 self._end()
-                raise ProblemError(f"the {self._name} did not answer within {self._deadline_s:g} s (--deadline_s)")
+                raise ProblemError(f"the {self._name} did not answer within {self._deadline_s:g} s")
             data = os.read(process.stdout.fileno(), 1 << 20)
             if not data:
                 raise ProblemError(self._died())

@@ -54,6 +54,11 @@ def define_flags() -> None:
         None,
         "PJRT plugin that every framework runs on, as path or package: one XLA build under all front ends.",
     )
+    flags.DEFINE_bool(
+        "replay",
+        False,
+        "Also run each program in each framework's XLA without its Python: the gap as host, lowering and XLA build.",
+    )
     flags.DEFINE_integer("num_cores", None, "Cores and threads per worker; default: all but one, at least one.")
     flags.DEFINE_float("deadline_s", usual.deadline_s, "Seconds after which a silent worker counts as hanging.")
     flags.DEFINE_integer("seed", usual.seed, "Seed of parameters, batches and orders.")
@@ -102,6 +107,7 @@ def read_config() -> config.RunConfig:
         seed=values.seed,
         pjrt_plugin=values.pjrt_plugin or "",
         plugin=chosen,
+        replay=values.replay,
     )
 
 

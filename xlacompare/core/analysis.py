@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from xlacompare.core import cell_results, comparisons, gaps, plan, power, results, samples
+from xlacompare.core import bars, cell_results, comparisons, gaps, plan, power, results, samples
 
 # Assumed before there is a second launch: launches of one side differed by 2-7% (2 cores, experiments/noise.py).
 ASSUMED_LAUNCH_SD = 0.04
@@ -16,7 +16,7 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
     """Analyses the records of one run, complete or not."""
     first = {kind: next((r for r in records if r["kind"] == kind), {}) for kind in ("run", "plan", "end")}
     chosen = plan.Plan.from_dict(first["plan"]["plan"]) if first["plan"] else plan.fixed(1)
-    found = samples.collect(records)
+    found, replays = samples.collect(records), samples.collect(records, "replay")
     arm = headline_arm(found.values())
     primary, others = split_pairs(found, chosen)
     within = comparisons.arm_pairs(found)
@@ -31,10 +31,10 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
         headline_arm=arm,
         pairs=comparisons.with_holm(primary, arm) + others,
         arms=within,
-        gaps=gaps.gaps(primary, arm, found),
+        gaps=gaps.gaps(primary, arm, found, replays),
         settings=comparisons.changed_settings(found),
         shares=shares(records),
-        problems=list(problems),
+        problems=[*problems, *bars.problems(primary, found, replays)],
         definitions=first["run"].get("definitions", {}),
     )
 

@@ -14,6 +14,8 @@ class Cell:
     Attributes:
       changed: Settings that differ from the matched run, as sorted (name, value) pairs; empty in a matched cell.
       label: "matched", "shipped", or the one setting that was changed ("shipped:threads").
+      program: A replay: whose program runs in this framework's own XLA and client, without the framework's Python; "" for
+        the framework's step itself.
     """
 
     framework: str
@@ -29,6 +31,7 @@ class Cell:
     strategy: str = "single"
     mesh: tuple[int, ...] = (1,)
     transport: str = "none"
+    program: str = ""
 
     @property
     def comparison(self) -> str:
@@ -38,7 +41,8 @@ class Cell:
     @property
     def id(self) -> str:
         """Unique readable name inside a run."""
-        return f"{self.framework}/{self.compiler}/{self.comparison}/{self.label}"
+        replayed = f"/program of {self.program}" if self.program else ""
+        return f"{self.framework}/{self.compiler}/{self.comparison}/{self.label}{replayed}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""

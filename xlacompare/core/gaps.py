@@ -7,15 +7,22 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xlacompare.core import cell_results, estimates, results, samples
+from xlacompare.core import bars, cell_results, estimates, results, samples
 
 
 def gaps(
-    between: Sequence[results.Comparison], arm: str, found: Mapping[str, samples.CellSamples]
+    between: Sequence[results.Comparison],
+    arm: str,
+    found: Mapping[str, samples.CellSamples],
+    replays: Mapping[str, samples.CellSamples],
 ) -> list[results.Gap]:
-    """The gaps of the headline pairs, in every way in which they can be split."""
+    """The gaps of the headline pairs, in every way in which they can be split: by programs and runtimes first."""
     pairs = [pair for pair in between if pair.a.compiler == arm and pair.difference is not None]
-    split = [made for pair in pairs for made in (by_threads(pair, found), by_arms(pair, found))]
+    split = [
+        made
+        for pair in pairs
+        for made in (bars.by_replays(pair, found, replays), by_threads(pair, found), by_arms(pair, found))
+    ]
     return [gap for gap in split if gap is not None]
 
 
@@ -37,11 +44,11 @@ def by_threads(pair: results.Comparison, found: Mapping[str, samples.CellSamples
         for name in ("step_s", "host_s")
     )
     step_s = cell_results.step_time(a).mean
-    bars = [
-        _bar(f"host thread: {pair.a.framework} - {pair.b.framework}", host, step_s),
-        _bar("the rest: programs, kernels, runtime", total - host, step_s),
+    made = [
+        bars.bar(f"host thread: {pair.a.framework} - {pair.b.framework}", host, step_s),
+        bars.bar("the rest: programs, kernels, runtime", total - host, step_s),
     ]
-    return results.Gap(pair.a, pair.b, estimates.t_interval(total), bars, "threads")
+    return results.Gap(pair.a, pair.b, estimates.t_interval(total), made, "threads")
 
 
 def by_arms(pair: results.Comparison, found: Mapping[str, samples.CellSamples]) -> results.Gap | None:
@@ -66,10 +73,5 @@ def by_arms(pair: results.Comparison, found: Mapping[str, samples.CellSamples]) 
         (f"compiler of {name_b}: eager - {arm}", eager_b - b),
     ]
     mean_a = float(a.mean())
-    bars = [_bar(name, values, mean_a) for name, values in terms]
-    return results.Gap(pair.a, pair.b, estimates.t_interval(a - b), bars)
-
-
-def _bar(name: str, values: samples.Values, step_s: float) -> results.Bar:
-    mean = float(values.mean())
-    return results.Bar(name, estimates.t_interval(values), mean / step_s if mean > 0 else None)
+    made = [bars.bar(name, values, mean_a) for name, values in terms]
+    return results.Gap(pair.a, pair.b, estimates.t_interval(a - b), made)

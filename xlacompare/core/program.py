@@ -83,6 +83,16 @@ class Program:
         return fingerprint(self.stablehlo)
 
 
+_MARK = r"(?:tf\.aliasing_output = \d+ : i32|jax\.buffer_donor = true)"
+DONATION = re.compile(rf", {_MARK}|{_MARK}(?:, )?")
+
+
+def without_donation(captured: Program) -> bytes | str:
+    """The program without the mark that an input may be overwritten, so that every run finds its inputs."""
+    bare = DONATION.sub("", captured.stablehlo)
+    return captured.bytecode if bare == captured.stablehlo else bare
+
+
 _LOCATION_LINE = re.compile(r"^#loc.*$", re.MULTILINE)
 _LOCATION = re.compile(r"\s*loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\")*\))*\)")
 _NAME = re.compile(r'[%@](?:"[^"]*"|[\w.$-]+)')

@@ -2,7 +2,9 @@
 
 Schema history:
   1  first version. Kinds: `run` (configuration, plan, machine), `gate` (the float64 gate of a framework x workload),
-     `cell` (one cell of one launch), `end` (exit code, where the time went).
+     `cell` (one cell of one launch), `replay` (likewise; its cell's `program` names the framework whose program ran in
+     this one's XLA, its `replay` has the client's name and version), `operations` (what two programs spend their time
+     on in one client), `end` (exit code, where the time went).
 A half-written last line (a kill, a full disk) loses only itself: reading skips it and says so.
 A NaN or an infinity is written as null, since JSON has neither; readers take null as "not there".
 """

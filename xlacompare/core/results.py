@@ -105,7 +105,12 @@ class Gap:
     """T_a - T_b as bars that add up.
 
     Attributes:
-      how: "threads" (the dispatching thread and the rest) or "arms" (eager against the arm, on both sides).
+      how: "threads" (the dispatching thread and the rest), "arms" (eager against the arm, on both sides) or "replays"
+        (host, lowering, XLA build).
+      beside: Bars that are not in the sum.
+      notes: One sentence each.
+      operations: What costs most behind the lowering bar, the most first.
+      operations_from: Where that was measured, or what it is estimated from.
     """
 
     a: cells.Cell
@@ -113,6 +118,10 @@ class Gap:
     total: estimates.Estimate
     bars: list[Bar]
     how: str = "arms"
+    beside: list[Bar] = dataclasses.field(default_factory=list)
+    notes: list[str] = dataclasses.field(default_factory=list)
+    operations: list[str] = dataclasses.field(default_factory=list)
+    operations_from: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -102,11 +102,11 @@ class CellSamples:
         return disturbed > MAX_DISTURBED_SHARE * used or lost > MAX_LOST_SHARE
 
 
-def collect(records: Iterable[Mapping[str, Any]]) -> dict[str, CellSamples]:
-    """Cells by id, in the order of the records."""
+def collect(records: Iterable[Mapping[str, Any]], kind: str = "cell") -> dict[str, CellSamples]:
+    """Cells (or "replay"s) by id, in the order of the records."""
     found: dict[str, CellSamples] = {}
     for record in records:
-        if record["kind"] != "cell":
+        if record["kind"] != kind:
             continue
         cell = cells.Cell.from_dict(record["cell"])
         entry = found.setdefault(cell.id, CellSamples(cell, [], {}))

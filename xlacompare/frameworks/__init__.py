@@ -167,6 +167,23 @@ def capture(name: str, step: interface.TrainStep, title: str = "") -> program.Pr
     return captured
 
 
+def replay(name: str, captured: program.Program, computation: bytes) -> Any:
+    """A captured program, of whatever framework, in this framework's own XLA and client (a `graph.runnable.Runnable`).
+
+    Args:
+      name: The framework of this worker process.
+      captured: The program with its inputs.
+      computation: The same as a serialised HLO module, without donation.
+
+    Raises:
+      UnsupportedError: The framework runs no programs but its own.
+    """
+    module = f"{entry(name).package}.replay"
+    if importlib.util.find_spec(module) is None:
+        raise errors.UnsupportedError(f"framework {name!r} runs no captured programs: its folder has no replay.py")
+    return importlib.import_module(module).prepare(captured, computation)
+
+
 def count(name: str, step: interface.TrainStep) -> census.Counted:
     """What a step that `Framework.build` made does; not its compiler's output. For the worker that built it only.
 

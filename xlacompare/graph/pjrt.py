@@ -21,7 +21,7 @@ from pypjrt import client as clients
 from pypjrt import errors as pypjrt_errors
 from pypjrt import typing as types
 
-from xlacompare.core import errors, plugin, program
+from xlacompare.core import errors, plugin, program, program_values
 from xlacompare.graph import parsing, portable, program_file, runtime
 
 API_MAJOR = 0
@@ -208,7 +208,7 @@ def prepare(captured: program.Program, path: str, label: str) -> PluginRunnable:
     Raises:
       BadInputError: Not StableHLO, bytecode that is damaged or too new, inputs that do not fit, or no such plugin.
     """
-    runtime.check(captured.inputs, captured.arguments)
+    program_values.check(captured.inputs, captured.arguments)
     runtime.check_fits(captured.bytecode, captured.inputs)
     library = load(path)
     name = f"{label} (PJRT API {'.'.join(map(str, library.api_version))})"

@@ -6,7 +6,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
 from xlacompare.core import errors, program
-from xlacompare.graph import parsing, runtime
+from xlacompare.graph import parsing
 
 Version = tuple[int, ...]
 
@@ -26,7 +26,7 @@ def bytecode(captured: program.Program, newest: Version | None) -> bytes:
     version = ".".join(map(str, min(ours, newest or ours)))
     try:
         text = _text(captured.bytecode)
-        return bytes(stablehlo.serialize_portable_artifact_str(runtime.DONATION.sub("", text), version))
+        return bytes(stablehlo.serialize_portable_artifact_str(program.DONATION.sub("", text), version))
     except (RuntimeError, ValueError) as error:
         raise errors.BadInputError(
             f"the program cannot be written as StableHLO {version}, the newest that the plugin reads: "

@@ -71,3 +71,10 @@ def count_stablehlo(text: str) -> dict[str, Any]:
 def count_hlo(text: str) -> dict[str, Any]:
     """The census of HLO text."""
     return census.count(parsing.hlo(text)).to_dict()
+
+
+def write_computation(folder: str, path: str) -> None:
+    """Writes a captured program, without donation, as a serialised HLO module."""
+    captured = program_file.load(pathlib.Path(folder))
+    made = parsing.computation(program.without_donation(captured))
+    pathlib.Path(path).write_bytes(made.as_serialized_hlo_module_proto())

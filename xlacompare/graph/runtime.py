@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-import re
 import statistics
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -19,12 +17,8 @@ import jaxlib
 import numpy as np
 from jaxlib import _jax
 
-from xlacompare.core import errors, program
+from xlacompare.core import errors, program, program_values
 from xlacompare.graph import parsing, program_file, runnable
-
-_MARK = r"(?:tf\.aliasing_output = \d+ : i32|jax\.buffer_donor = true)"
-DONATION = re.compile(rf", {_MARK}|{_MARK}(?:, )?")
-EPSILONS = 64  # of float32 against the largest element: two XLA builds order their sums differently
 
 
 @dataclasses.dataclass
@@ -67,8 +61,8 @@ def prepare(captured: program.Program) -> JaxlibRunnable:
     Raises:
       BadInputError: Not StableHLO, bytecode that is damaged or too new, or inputs that do not fit.
     """
-    check(captured.inputs, captured.arguments)
-    source = _without_donation(captured)
+    program_values.check(captured.inputs, captured.arguments)
+    source = program.without_donation(captured)
     check_fits(source, captured.inputs)
     with jax.enable_x64(True):  # else 64-bit inputs are cut
         buffers = jax.device_put(captured.arguments, jax.devices("cpu")[0], may_alias=False)
@@ -76,12 +70,6 @@ def prepare(captured: program.Program) -> JaxlibRunnable:
     begin = time.perf_counter()
     executable = device.client.compile_and_load(source, [device], _jax.CompileOptions())
     return JaxlibRunnable(f"jaxlib {jaxlib.__version__}", time.perf_counter() - begin, executable, buffers)
-
-
-def _without_donation(captured: program.Program) -> bytes | str:
-    """The program without the mark that an input may be overwritten, so that every run finds its inputs."""
-    bare = DONATION.sub("", captured.stablehlo)
-    return captured.bytecode if bare == captured.stablehlo else bare
 
 
 def check_fits(source: bytes | str, inputs: tuple[program.Tensor, ...]) -> None:
@@ -101,18 +89,6 @@ def check_fits(source: bytes | str, inputs: tuple[program.Tensor, ...]) -> None:
             )
 
 
-def check(inputs: tuple[program.Tensor, ...], arguments: list[np.ndarray]) -> None:
-    """Raises BadInputError where values are missing or do not have the described type."""
-    if len(inputs) != len(arguments):
-        raise errors.BadInputError(f"{len(arguments)} values for {len(inputs)} inputs: capture the program with values")
-    for place, (item, array) in enumerate(zip(inputs, arguments, strict=True)):
-        if (item.dtype, item.shape) != (str(array.dtype), tuple(array.shape)):
-            raise errors.BadInputError(
-                f"input {place} ({item.name or item.role}) is {array.dtype}{list(array.shape)}, "
-                f"the program takes {item.dtype}{list(item.shape)}"
-            )
-
-
 def run(folder: str, runs: int = 0) -> dict[str, Any]:
     """Runs a saved program; compares with what its framework computed, and times `runs` runs.
 
@@ -128,7 +104,7 @@ def outcome(captured: program.Program, made: runnable.Runnable, runs: int) -> di
     """Runs a program in its client; returns what `run` does."""
     made.dispatch()
     made.synchronize()
-    outputs = _judged(captured, made.results())
+    outputs = program_values.judged(captured, made.results())
     seconds = [_timed(made) for _ in range(runs)]
     return {
         "client": made.client,
@@ -144,49 +120,3 @@ def _timed(made: runnable.Runnable) -> float:
     made.dispatch()
     made.synchronize()
     return time.perf_counter() - begin
-
-
-def _judged(captured: program.Program, got: list[np.ndarray]) -> list[dict[str, Any]]:
-    """Each output's error, and its share of what rounding explains."""
-    before = {item.name: array for item, array in zip(captured.inputs, captured.arguments, strict=True) if item.name}
-    exact = dict(zip((item.name for item in captured.outputs), captured.expected, strict=True))
-    found = []
-    for item, one in zip(captured.outputs, got, strict=True):
-        other = exact[item.name].astype(np.float64)
-        error = np.abs(one.astype(np.float64) - other) if one.shape == other.shape else np.full((), np.inf)
-        allowed = np.asarray(_allowed(item, before, exact))
-        with np.errstate(invalid="ignore", divide="ignore"):
-            share = np.where(error == 0, 0.0, error / allowed)
-        scale = float(np.max(np.abs(other), initial=0.0)) or 1.0
-        found.append(
-            {
-                "name": item.name,
-                "role": item.role,
-                "error": float(np.max(error, initial=0.0)) / scale,
-                "of_allowed": float(np.max(np.nan_to_num(share, nan=np.inf), initial=0.0)),
-            }
-        )
-    return found
-
-
-def _allowed(item: program.Tensor, before: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Error that two orders of summation explain, by element.
-
-    AdamW's first update is learning rate * g / (|g| + eps): where g is no larger than its rounding error (the gradient
-    of a key's bias is zero but for rounding), the error is as large as the update. Hence a parameter may differ by
-    largest update * rounding of g / |g| more, at most twice the largest update.
-    """
-    base = _rounding(exact[item.name])
-    moments = [exact[name] for name in (f"mu of {item.name}", f"exp_avg of {item.name}") if name in exact]
-    if item.role != "parameter" or not moments or item.name not in before:
-        return np.asarray(base)
-    update = float(np.max(np.abs(exact[item.name] - before[item.name]), initial=0.0))
-    size = np.abs(moments[0].astype(np.float64))
-    share = np.divide(_rounding(moments[0]), size, out=np.full(size.shape, 2.0), where=size > 0)
-    return np.asarray(base + update * np.minimum(share, 2.0))
-
-
-def _rounding(array: np.ndarray) -> float:
-    if not np.issubdtype(array.dtype, np.floating):
-        return 0.0
-    return EPSILONS * float(np.finfo(array.dtype).eps) * float(np.max(np.abs(array), initial=0.0))

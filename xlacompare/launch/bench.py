@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import time
-from typing import Any
+from typing import Any, Protocol
 
 from xlacompare import frameworks
 from xlacompare.core import cell as cells
@@ -23,6 +23,17 @@ MEMORY_MEANING_HOST = (
     "resident before it; not the framework, the compiler, nor the batches where the archive's own memory serves"
 )
 MEMORY_MEANING_DEVICE = "peak bytes in use of the device's allocator since the process began, all of its cells so far"
+
+
+class Sized(Protocol):
+    """What `size_blocks` needs of a bench."""
+
+    steps_per_block: int
+    step_s: float
+
+    def block(self, mode: str, untimed: bool) -> timing.Block:
+        """Runs one block."""
+        ...
 
 
 class GateFailed(Exception):
@@ -141,7 +152,7 @@ def build(
     made = Bench(framework, workload, cell, inputs, step, next_index=len(inputs.batches))
     warm = timing.warm_up(step, made.next_index, framework.compile_count)
     made.next_index += warm.steps
-    _size_blocks(made, warm, min_block_s)
+    size_blocks(made, warm, min_block_s)
     report = None
     if (
         fence_test
@@ -188,7 +199,7 @@ def _built(
     return step, time.perf_counter() - begin
 
 
-def _size_blocks(made: Bench, warm: timing.WarmUp, min_block_s: float) -> None:
+def size_blocks(made: Sized, warm: timing.WarmUp, min_block_s: float) -> None:
     """Sizes the block from one pilot block: a single fenced step takes longer than a step inside a block."""
     made.steps_per_block = timing.steps_per_block(warm.step_s, min_block_s)
     made.step_s = made.block("block", untimed=False).step_s

@@ -14,7 +14,7 @@ from xlacompare import frameworks
 from xlacompare.core import analysis, config, machine, plan, record
 from xlacompare.core import cell as cells
 from xlacompare.graph import client
-from xlacompare.launch import grid, journal, pool, preparation, process, session
+from xlacompare.launch import grid, journal, pool, preparation, process, replaying, session
 
 
 class Progress:
@@ -33,6 +33,7 @@ class Campaign(journal.Journal):
 
     Attributes:
       programs: Folder for the programs of the first launch's cells; None: they are not captured.
+      replays: The programs that are replayed, once they are captured.
       failed: Cells that ended otherwise than `ok`, with their status; later launches leave them out.
       times: Seconds by phase, for "where the time went".
     """
@@ -44,6 +45,7 @@ class Campaign(journal.Journal):
     progress: Progress
     run_id: str
     programs: pathlib.Path | None = None
+    replays: replaying.Programs | None = None
     failed: dict[cells.Cell, str] = dataclasses.field(default_factory=dict)
     inputs: dict[str, preparation.Inputs] = dataclasses.field(default_factory=dict)
     exact: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
@@ -59,7 +61,23 @@ class Campaign(journal.Journal):
             self._prepare()
         with self.timed("gate in float64"):
             self._gate()
+        if any(cell.program for cell in self._live()):
+            with self.timed("programs"):
+                self._capture()
         self._launches(begin)
+
+    def _live(self) -> list[cells.Cell]:
+        return [cell for cell in self.cells.cells if cell not in self.failed]
+
+    def _capture(self) -> None:
+        """The programs to replay; a replay without one has no time, and the steps are measured all the same."""
+        self.progress.say("capturing the programs to replay")
+        live = self._live()
+        sources = {cell: replaying.source_of(cell, self.cells.cells) for cell in live if cell.program}
+        with client.Client(self.run.deadline_s) as reader:
+            self.replays = replaying.capture(self.run, self.folder, sources, self.inputs, reader)
+        for cell, (status, reason) in self.replays.problems.items():
+            self.keep_cell(cell, None, session.Outcome(status, f"no program to replay: {reason}"), None)
 
     def _prepare(self) -> None:
         folder = self.folder / "inputs"
@@ -170,7 +188,7 @@ class Campaign(journal.Journal):
                 self.progress.phase(f"launch {launch + 1}: {name}", launch * len(comparisons) + done, total)
                 begin = time.perf_counter()
                 given = self.run, workers, live, self.inputs[name], launch
-                made = session.Session(*given, self.programs, None if launch else reader)
+                made = session.Session(*given, self.programs, None if launch else reader, self.replays)
                 made.measure()
                 self._keep(made, launch, time.perf_counter() - begin)
             workers.close()
@@ -190,7 +208,7 @@ class Campaign(journal.Journal):
             self.progress.say(f"{cell.id}: {outcome.status}: {outcome.reason}")
         inputs = self.inputs.get(cell.comparison)
         self.append(
-            "cell",
+            "replay" if cell.program else "cell",
             {
                 "comparison": cell.comparison,
                 "launch": launch,
@@ -208,6 +226,7 @@ class Campaign(journal.Journal):
                 "memory": outcome.finished.get("memory"),
                 "program": outcome.program,
                 "census": outcome.census,
+                "replay": outcome.built.get("replay"),
                 "start": {k: v for k, v in outcome.started.items() if k != "describe"},
                 "wall": wall,
                 "facts": inputs.facts if inputs else {},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -57,7 +58,36 @@ def expand(run: config.RunConfig) -> Grid:
                         lacking.append((variants[0], reason))
     if not found:
         raise errors.BadInputError("; ".join(dict.fromkeys(reason for _, reason in lacking)))
-    return Grid(tuple(found), tuple(lacking))
+    return Grid((*found, *(_asked_replays(run, found) if run.replay else ())), tuple(lacking))
+
+
+def _asked_replays(run: config.RunConfig, found: list[cells.Cell]) -> list[cells.Cell]:
+    """Those of --replay: of the settings that the headline is about.
+
+    Raises:
+      BadInputError: There are no two frameworks whose programs XLA compiles.
+    """
+    label = "shipped" if run.settings == "shipped" else "matched"
+    made = replays(cell for cell in found if cell.label == label)
+    if not made:
+        raise errors.BadInputError(
+            "--replay runs each program in the other framework's XLA: give two frameworks whose whole step is one XLA "
+            "program, --framework=jax,torch_xla --compiler=compiled"
+        )
+    return made
+
+
+def replays(members: Iterable[cells.Cell]) -> list[cells.Cell]:
+    """Every program in every runtime: a cell for each pair of frameworks that compile the same step with XLA.
+
+    With two frameworks these are the 2x2 of programs and runtimes, their own programs in their own XLA included.
+    """
+    members = [m for m in members if m.compiler == getattr(frameworks.arms(m.framework), "REPLAY_ARM", None)]
+    found = []
+    for where, what in itertools.product(members, members):
+        if (where.comparison, where.label) == (what.comparison, what.label):
+            found.append(dataclasses.replace(where, program=what.framework))
+    return [cell for cell in found if any(cell.program != other.program for other in found)]
 
 
 def definitions(names: Iterable[str]) -> dict[str, dict[str, str]]:

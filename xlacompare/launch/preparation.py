@@ -53,6 +53,18 @@ def prepare(cell: cells.Cell, run: config.RunConfig, folder: pathlib.Path) -> In
     return Inputs(files[0], files[1], sha256, facts)
 
 
+def build_request(cell: cells.Cell, inputs: Inputs, run: config.RunConfig, fence: bool) -> dict[str, Any]:
+    """What a worker is asked, to build a cell; `fence`: whether the clock's self-test runs."""
+    return {
+        "op": "build",
+        "cell": cell.to_dict(),
+        "archive": str(inputs.archive),
+        "reference": str(inputs.reference),
+        "min_block_s": run.min_block_s,
+        "fence": fence,
+    }
+
+
 def environment_of(
     cell: cells.Cell, run: config.RunConfig, started: Mapping[str, Any], inputs: Inputs | None
 ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from xlacompare.core import cell as cells
 from xlacompare.core import config, foreign, machine, schedule
 from xlacompare.graph import client
-from xlacompare.launch import counting, preparation, process
+from xlacompare.launch import counting, preparation, process, replaying
 from xlacompare.launch import pool as pools
 
 MIN_VISITS, MAX_VISITS = 4, 60
@@ -61,8 +61,13 @@ class Session:
         launch: int,
         programs: pathlib.Path | None = None,
         reader: client.Client | None = None,
+        replays: replaying.Programs | None = None,
     ) -> None:
-        """`programs`: folder for captured programs; `reader`: counts programs; both for the first launch only."""
+        """`programs`: folder for captured programs; `reader`: counts programs; both for the first launch only.
+
+        `replays`: the programs of the cells that are replays.
+        """
+        self.replays = replays
         self.run, self.pool, self.inputs, self.launch = run, pool, inputs, launch
         self.programs = programs if launch == 0 else None
         self.counting = counting.Counting(reader, inputs.archive.parent, run.deadline_s) if reader else None
@@ -122,14 +127,7 @@ class Session:
 
     def _build(self) -> bool:
         for cell in self._rotated(self._live()):
-            request = {
-                "op": "build",
-                "cell": cell.to_dict(),
-                "archive": str(self.inputs.archive),
-                "reference": str(self.inputs.reference),
-                "min_block_s": self.run.min_block_s,
-                "fence": self.launch == 0,
-            }
+            request = self._build_request(cell)
             try:
                 self.outcomes[cell].started = self.pool.started(cell)
                 self.outcomes[cell].built = self.pool.worker(cell).ask(request, self.run.deadline_s)
@@ -137,6 +135,11 @@ class Session:
                 if not self._lose(cell, error):
                     return False
         return True
+
+    def _build_request(self, cell: cells.Cell) -> dict[str, Any]:
+        if cell.program and self.replays is not None:
+            return self.replays.request(cell, self.run)
+        return preparation.build_request(cell, self.inputs, self.run, fence=self.launch == 0)
 
     def _rotated(self, members: list[cells.Cell]) -> list[cells.Cell]:
         """Another cell is first in every launch: the first one pays for what its process loads lazily."""
@@ -174,7 +177,7 @@ class Session:
 
     def _stepwise(self, groups: list[list[cells.Cell]], visit: int) -> bool:
         for group in groups:
-            for cell in group:
+            for cell in (member for member in group if not member.program):
                 modes = ["block", "stepwise", "stepwise", "block"]
                 if self._visit([(cell, mode) for mode in modes], visit, "stepwise") is None:
                     return False
@@ -215,10 +218,11 @@ class Session:
 
     def _finish(self) -> None:
         for cell in self._live():
-            if self.counting is not None and not self.counting.ask(self.pool.worker(cell), cell):
+            own = not cell.program  # a replay runs a program that is known: it is neither counted nor saved
+            if own and self.counting is not None and not self.counting.ask(self.pool.worker(cell), cell):
                 self.pool.kill()
                 return
-            if self.programs is not None and not self._save_program(cell, self.programs):
+            if own and self.programs is not None and not self._save_program(cell, self.programs):
                 return
             request = {"op": "finish", "cell": cell.id, "rebuild": self.launch == 0}
             try:

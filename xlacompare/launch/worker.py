@@ -23,7 +23,7 @@ from xlacompare.core import cell as cells
 from xlacompare.core import errors
 from xlacompare.frameworks import gate, interface
 from xlacompare.graph import program_file
-from xlacompare.launch import bench, protocol
+from xlacompare.launch import bench, protocol, replay_bench
 from xlacompare.workloads import archive, load_workload, reference_file
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -87,6 +87,13 @@ class Session:
         self.benches[cell.id] = made
         return answer
 
+    def replay(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Builds a replay: a captured program in this framework's own XLA."""
+        cell = cells.Cell.from_dict(request["cell"])
+        made, answer = replay_bench.build(self.loaded, pathlib.Path(request["folder"]), request["min_block_s"])
+        self.benches[cell.id] = made
+        return answer
+
     def visit(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Runs blocks in the order given; the first step after a switch is run and untimed."""
         blocks, previous = [], None
@@ -140,6 +147,7 @@ def serve(channel: protocol.Channel, session: Session) -> None:
         "start": session.start,
         "gate": session.gate,
         "build": session.build,
+        "replay": session.replay,
         "visit": session.visit,
         "count": session.count,
         "program": session.program,
@@ -163,6 +171,8 @@ def _answer(operation: Callable[[dict[str, Any]], Any], request: dict[str, Any])
         return {"error": {"status": "unsupported", "message": str(error)}}
     except bench.GateFailed as error:
         return {"error": {"status": "mismatch", "message": str(error), "details": error.details}}
+    except errors.MismatchError as error:
+        return {"error": {"status": "mismatch", "message": str(error), "details": {}}}
     except MemoryError as error:
         return {"error": {"status": "out_of_memory", "message": f"out of memory: {error}"}}
 

@@ -147,6 +147,14 @@ def write_gap(page: pages.Page, summary: results.Summary, gap: results.Gap) -> N
             _changed(page, changed, places, largest)
     for bar in gap.bars:
         _bar(page, bar.name, bar.seconds, places, largest, words.gain(bar.gain, bar.seconds))
+    for bar in gap.beside:
+        _bar(page, bar.name, bar.seconds, places, largest, "")
+    for note in gap.notes:
+        page.line(note, "dim", indent=4)
+    if gap.operations:
+        page.line(f"behind the lowering bar, {gap.operations_from}:", "dim", indent=4)
+        for operation in gap.operations:
+            page.line(operation, "dim", indent=6)
 
 
 def _bar(page: pages.Page, name: str, seconds: estimates.Estimate, places: int, largest: float, gain: str) -> None:

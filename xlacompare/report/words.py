@@ -70,7 +70,7 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-SPLITS = {"threads": "by thread the sum of", "arms": "by arm the sum of"}
+SPLITS = {"threads": "by thread the sum of", "arms": "by arm the sum of", "replays": "by program the sum of"}
 
 
 def bound(name: str | None, dispatch: float | None) -> str:

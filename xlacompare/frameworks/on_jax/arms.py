@@ -38,6 +38,9 @@ ARMS: dict[str, interface.ArmSpec] = {
 
 GATE_ARM = "compiled"
 
+# The arm whose program is replayed (`replay.py`): it is one XLA program of the whole step.
+REPLAY_ARM = "compiled"
+
 LACKS: dict[str, str] = {
     "captured": "JAX has no mode that captures the whole step and runs it with the kernels of eager mode "
     "(optimization barriers are gone before XLA:CPU fuses)",

@@ -50,6 +50,9 @@ ARMS: dict[str, interface.ArmSpec] = {
 
 GATE_ARM = "compiled"
 
+# The arm whose program is replayed (`replay.py`): it is one XLA program of the whole step.
+REPLAY_ARM = "compiled"
+
 LACKS: dict[str, str] = {
     "captured": "XLA has no mode that keeps a whole program and runs it with the kernels of eager mode",
     "inductor_model": "inductor generates code for native torch; on XLA devices the Dynamo backend is `openxla`",

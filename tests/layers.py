@@ -41,6 +41,7 @@ GRAPH_CHILD = {
     "parsing": {"jaxlib"},
     "portable": {"jaxlib"},
     "runtime": {"jaxlib", "jax"},
+    "costs": {"jax"},
     "pjrt": set(),
     "replays": set(),
     "hlo_census": set(),

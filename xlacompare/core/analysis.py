@@ -31,7 +31,7 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
         headline_arm=arm,
         pairs=comparisons.with_holm(primary, arm) + others,
         arms=within,
-        gaps=gaps.gaps(primary, arm, found, replays),
+        gaps=gaps.gaps(primary, arm, found, replays, [r for r in records if r["kind"] == "operations"]),
         settings=comparisons.changed_settings(found),
         shares=shares(records),
         problems=[*problems, *bars.problems(primary, found, replays)],

@@ -1,7 +1,7 @@
 """The gap between two frameworks by the 2x2 of programs and runtimes. That the bars add up is algebra, not evidence.
 
-K(p, r) is the time of framework p's program in framework r's runtime (its XLA build under its client), replayed with its
-inputs ready: no Python, no tracing. For frameworks a and b, launch by launch:
+K(p, r) is the time of framework p's program in framework r's runtime (its XLA build under its client), replayed with
+its inputs ready: no Python, no tracing. For frameworks a and b, launch by launch:
 
   host       = [T_a - K(a, a)] - [T_b - K(b, b)]
   lowering   = mean of the program differences: 1/2 [K(a, a) - K(b, a)] + 1/2 [K(a, b) - K(b, b)]
@@ -9,17 +9,18 @@ inputs ready: no Python, no tracing. For frameworks a and b, launch by launch:
   fit        = half the difference of the program differences: 1/2 [K(a, a) - K(b, a)] - 1/2 [K(a, b) - K(b, b)]
 
 K(b, a) and K(a, b) stand in lowering and XLA build with opposite signs, so lowering + XLA build = K(a, a) - K(b, b) and
-host + lowering + XLA build = T_a - T_b exactly. Whatever of K is in neither mean is the fit ("program fits runtime"): the
-means have taken it in with weight zero, so it is a bar of its own beside the sum and not in it. It is on the scale of
-the others: a's program costs lowering + fit more than b's in a's runtime, lowering - fit in b's (main effects and
-interaction of a 2x2 factorial design; Box, Hunter and Hunter 2005, chapter 5). A form with the fit as a summand exists
-(both differences taken at one corner), but it depends on which framework is called the base.
+host + lowering + XLA build = T_a - T_b exactly: the means use up the difference, and their interaction, the fit
+("program fits runtime"), is a bar of its own beside the sum. It says how far one split can be trusted: a's program
+costs lowering + fit more than b's in a's runtime, lowering - fit in b's (main effects and interaction of a 2x2
+factorial design; Box, Hunter and Hunter 2005, chapter 5). A form with an interaction as a summand exists (both
+differences taken at one corner, the rest is the interaction), but it depends on which framework is called the base.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from xlacompare.core import estimates, results, samples
 
 # The fit against the lowering bar: above this share the report says that the split depends on the runtime.
 MAX_FIT = 0.5
+MOST = 3  # operations that are named behind a lowering bar
 HOST, LOWERING, BUILD, FIT, DISPATCH = "host", "lowering", "XLA build and runtime", "program fits runtime", "dispatch"
 
 
@@ -92,9 +94,15 @@ def square(
 
 
 def by_replays(
-    pair: results.Comparison, found: Mapping[str, samples.CellSamples], replays: Mapping[str, samples.CellSamples]
+    pair: results.Comparison,
+    found: Mapping[str, samples.CellSamples],
+    replays: Mapping[str, samples.CellSamples],
+    records: Sequence[Mapping[str, Any]],
 ) -> results.Gap | None:
-    """T_a - T_b as host, lowering and XLA build; None where the replays are not all there (`problems` says why)."""
+    """T_a - T_b as host, lowering and XLA build; None where the replays are not all there (`problems` says why).
+
+    `records`: of kind "operations", see `costliest`.
+    """
     times = square(pair.a, pair.b, found, replays)
     if isinstance(times, str):
         return None
@@ -114,16 +122,60 @@ def by_replays(
         "replays",
         [dataclasses.replace(bar(name, terms[key], step_s), gain=None) for key, name in beside.items()],
         notes(a, b, times),
+        *costliest(pair, float(terms[LOWERING].mean()), records),
+    )
+
+
+def costliest(
+    pair: results.Comparison, lowering_s: float, records: Sequence[Mapping[str, Any]]
+) -> tuple[list[str], str]:
+    """The operations that cost most behind a lowering bar, and where that comes from.
+
+    Measured: those whose times in the two programs differ most in the bar's direction, in one client. Estimated: those
+    of the diff with the most FLOPs, then bytes at stake, on the side that is slower by the bar.
+    """
+    found = next((r for r in records if (r["a"], r["b"]) == (pair.a.to_dict(), pair.b.to_dict())), None)
+    turned = found is None
+    if turned:
+        found = next((r for r in records if (r["b"], r["a"]) == (pair.a.to_dict(), pair.b.to_dict())), None)
+    if found is None:
+        return [], ""
+    sign = 1 if lowering_s >= 0 else -1
+    here, there = (1, 0) if turned else (0, 1)
+    if "problem" in found:
+        return [], ""
+    if found["measured"]:
+        ranked = [(sign * (e["seconds"][here] - e["seconds"][there]), e) for e in found["entries"]]
+        chosen = [entry for seconds, entry in sorted(ranked, key=lambda item: -item[0])[:MOST] if seconds > 0]
+        lines = [_timed_operation(entry, pair, here, there) for entry in chosen]
+        return lines, f"measured in {found['client']}"
+    return [_estimated_operation(entry) for entry in found["entries"][:MOST]], "estimated, not measured"
+
+
+def _timed_operation(entry: Mapping[str, Any], pair: results.Comparison, here: int, there: int) -> str:
+    sides = [
+        f"{1e3 * entry['seconds'][place]:.2g} ms ({entry['count'][place]}) in {cell.framework}'s"
+        for place, cell in ((here, pair.a), (there, pair.b))
+    ]
+    return f"{entry['what']}: {', '.join(sides)}{_layers(entry)}"
+
+
+def _estimated_operation(entry: Mapping[str, Any]) -> str:
+    stake = f"{entry['flops'] / 1e6:.3g} MFLOP, " if entry["flops"] else ""
+    return f"{entry['kind']}: {entry['count']} x {entry['what']}: {stake}{entry['bytes'] / 1e6:.3g} MB{_layers(entry)}"
+
+
+def _layers(entry: Mapping[str, Any]) -> str:
+    return (
+        f"  [{', '.join(entry['layers'][:2])}{', ...' if len(entry['layers']) > 2 else ''}]" if entry["layers"] else ""
     )
 
 
 def notes(a: str, b: str, times: Square) -> list[str]:
     """The replays themselves, and whether the split depends on the runtime."""
     ms = {name: 1e3 * float(getattr(times, name).mean()) for name in ("aa", "ab", "ba", "bb")}
-    made = [
-        f"replays, ms: program of {a} in {a}'s XLA {ms['aa']:.3g}, in {b}'s {ms['ab']:.3g}; "
-        f"program of {b} in {a}'s XLA {ms['ba']:.3g}, in {b}'s {ms['bb']:.3g}"
-    ]
+    said = f"program of {a} in {a}'s XLA {ms['aa']:.3g}, in {b}'s {ms['ab']:.3g}"
+    made = [f"replays, ms: {said}; program of {b} in {a}'s XLA {ms['ba']:.3g}, in {b}'s {ms['bb']:.3g}"]
     if depends_on_runtime(times):
         made.append(
             f"the split depends on the runtime: {a}'s program costs {ms['aa'] - ms['ba']:+.3g} ms in {a}'s XLA, "

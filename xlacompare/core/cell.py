@@ -14,8 +14,8 @@ class Cell:
     Attributes:
       changed: Settings that differ from the matched run, as sorted (name, value) pairs; empty in a matched cell.
       label: "matched", "shipped", or the one setting that was changed ("shipped:threads").
-      program: A replay: whose program runs in this framework's own XLA and client, without the framework's Python; "" for
-        the framework's step itself.
+      program: Of a replay: the framework whose program runs in this framework's XLA and client, without any Python of
+        either; "" for the framework's own step.
     """
 
     framework: str

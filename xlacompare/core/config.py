@@ -31,7 +31,7 @@ class RunConfig:
       deadline_s: Seconds after which a worker that does not answer counts as hanging.
       pjrt_plugin: Path or package of the PJRT plugin that every framework runs on, as it was given; "": each its own.
       plugin: What was found there.
-      replay: Whether every framework's program is also run in every framework's XLA, for the bars by program and runtime.
+      replay: Whether every framework's program is also run in every framework's XLA, for the bars by program.
       gate_steps: Steps of the gate's loss trace, and batches that a run cycles through.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +16,14 @@ def gaps(
     arm: str,
     found: Mapping[str, samples.CellSamples],
     replays: Mapping[str, samples.CellSamples],
+    operations: Sequence[Mapping[str, Any]] = (),
 ) -> list[results.Gap]:
     """The gaps of the headline pairs, in every way in which they can be split: by programs and runtimes first."""
     pairs = [pair for pair in between if pair.a.compiler == arm and pair.difference is not None]
     split = [
         made
         for pair in pairs
-        for made in (bars.by_replays(pair, found, replays), by_threads(pair, found), by_arms(pair, found))
+        for made in (bars.by_replays(pair, found, replays, operations), by_threads(pair, found), by_arms(pair, found))
     ]
     return [gap for gap in split if gap is not None]
 

@@ -1,4 +1,4 @@
-"""Values that a program computed, against those of the framework that emitted it: what rounding explains, by element."""
+"""Values that a program computed, against those of the framework that emitted it: what rounding explains."""
 
 from __future__ import annotations
 

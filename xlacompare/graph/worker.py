@@ -26,6 +26,7 @@ OPERATIONS = {
     "count_hlo": ("reading", "count_hlo"),
     "count_stablehlo": ("reading", "count_stablehlo"),
     "compare": ("reading", "compare"),
+    "costs": ("costs", "compare"),
     "computation": ("reading", "write_computation"),
     "run": ("runtime", "run"),
     "plugin_facts": ("pjrt", "facts"),

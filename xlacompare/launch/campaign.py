@@ -65,6 +65,10 @@ class Campaign(journal.Journal):
             with self.timed("programs"):
                 self._capture()
         self._launches(begin)
+        if self.replays is not None:
+            with self.timed("operations"):
+                for made in replaying.operations(self.replays, self.run):
+                    self.append("operations", made)
 
     def _live(self) -> list[cells.Cell]:
         return [cell for cell in self.cells.cells if cell not in self.failed]

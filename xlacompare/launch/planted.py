@@ -3,59 +3,101 @@
 A cell carries them in `changed`, so that they are in its id and in its record:
   repeat_every=n   every n-th step runs twice: 1/n more work, whatever the machine
   process=NAME     a worker of its own, so that two equal cells are compared between processes
+  sleep_s=x        x seconds of sleep before each dispatch: host time that is no work of the program
+  xla_flags=TEXT   a worker of its own whose XLA has these flags: another XLA build, as far as programs can tell
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from xlacompare.frameworks import interface
 
-REPEAT_EVERY, PROCESS = "repeat_every", "process"
+REPEAT_EVERY, PROCESS, SLEEP_S, XLA_FLAGS = "repeat_every", "process", "sleep_s", "xla_flags"
 PROCESS_VARIABLE = "XLACOMPARE_PROCESS"
 
 
-class RepeatingStep:
-    """A training step that does `1 / every` more work and does not say so."""
+class _Wrapped:
+    """A training step that passes everything on.
 
-    def __init__(self, step: interface.TrainStep, every: int) -> None:
+    Attributes:
+      within: The step that is wrapped.
+    """
+
+    def __init__(self, step: interface.TrainStep) -> None:
         self.compile_times = step.compile_times
-        self._step, self._every, self._calls = step, every, 0
+        self.within = step
 
     def run(self, index: int) -> None:
-        """Dispatches step `index`, every n-th time twice."""
-        self._step.run(index)
-        self._calls += 1
-        if self._calls % self._every == 0:
-            self._step.run(index)
+        """Dispatches step `index`."""
+        self.within.run(index)
 
     def synchronize(self) -> None:
         """Waits for all of it."""
-        self._step.synchronize()
+        self.within.synchronize()
 
     def loss(self) -> float:
         """Loss of the last step."""
-        return self._step.loss()
+        return self.within.loss()
 
     def state(self) -> tuple[Any, Any]:
         """Parameters and buffers."""
-        return self._step.state()
+        return self.within.state()
 
     def reset(self) -> None:
-        """Back to the start, but for the count: visits are shorter than `every`."""
-        self._step.reset()
+        """Back to the start."""
+        self.within.reset()
 
     def close(self) -> None:
         """Frees the step."""
-        self._step.close()
+        self.within.close()
+
+
+class RepeatingStep(_Wrapped):
+    """Does `1 / every` more work and does not say so. A reset leaves the count: visits are shorter than `every`."""
+
+    def __init__(self, step: interface.TrainStep, every: int) -> None:
+        super().__init__(step)
+        self._every, self._calls = every, 0
+
+    def run(self, index: int) -> None:
+        """Dispatches step `index`, every n-th time twice."""
+        self.within.run(index)
+        self._calls += 1
+        if self._calls % self._every == 0:
+            self.within.run(index)
+
+
+class SleepingStep(_Wrapped):
+    """Sleeps before each dispatch."""
+
+    def __init__(self, step: interface.TrainStep, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
+        super().__init__(step)
+        self._seconds, self._sleep = seconds, sleep
+
+    def run(self, index: int) -> None:
+        """Sleeps, then dispatches step `index`."""
+        self._sleep(self._seconds)
+        self.within.run(index)
 
 
 def planted(step: interface.TrainStep, changed: Mapping[str, Any]) -> interface.TrainStep:
     """The step with what the cell plants; the step itself where it plants nothing."""
-    return RepeatingStep(step, int(changed[REPEAT_EVERY])) if REPEAT_EVERY in changed else step
+    if REPEAT_EVERY in changed:
+        step = RepeatingStep(step, int(changed[REPEAT_EVERY]))
+    return SleepingStep(step, float(changed[SLEEP_S])) if SLEEP_S in changed else step
+
+
+def unwrapped(step: interface.TrainStep) -> interface.TrainStep:
+    """The adapter's own step, for those who look inside it."""
+    while isinstance(step, _Wrapped):
+        step = step.within
+    return step
 
 
 def environment(changed: Mapping[str, Any]) -> dict[str, str | None]:
     """Variables that give a cell a process of its own."""
-    return {PROCESS_VARIABLE: str(changed[PROCESS])} if PROCESS in changed else {}
+    named = {PROCESS: PROCESS_VARIABLE, XLA_FLAGS: "XLA_FLAGS"}
+    return {variable: str(changed[name]) for name, variable in named.items() if name in changed}

@@ -6,8 +6,9 @@ The workers of the launches capture nothing, so that a run with replays times it
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from xlacompare.core import cell as cells
@@ -15,6 +16,8 @@ from xlacompare.core import config
 from xlacompare.graph import client
 from xlacompare.launch import pool as pools
 from xlacompare.launch import preparation, process, replay_bench
+
+MOST_ENTRIES = 40  # operations of a pair that a record keeps
 
 
 @dataclasses.dataclass
@@ -104,3 +107,24 @@ def _captured(
         raise client.ProblemError(answer["reason"])
     reader.ask("computation", str(made), str(made / replay_bench.COMPUTATION))
     return made
+
+
+def operations(found: Programs, run: config.RunConfig) -> Iterator[dict[str, Any]]:
+    """What each two programs spend their time on, for records: after the last launch, since it takes the cores.
+
+    Times are of jaxlib's CPU client; for another platform they would say nothing, and the diff of the programs stands
+    in: what is there in one of them only, or differs, ranked by FLOPs and bytes.
+    """
+    own = [cell for cell in found.folders if cell.program == cell.framework]
+    with client.Client(run.deadline_s) as reader:
+        for a, b in itertools.combinations(own, 2):
+            if (a.comparison, a.label) != (b.comparison, b.label):
+                continue
+            sides = {side: dataclasses.replace(cell, program="").to_dict() for side, cell in (("a", a), ("b", b))}
+            folders, measured = (str(found.folders[a]), str(found.folders[b])), run.platform == "cpu"
+            try:
+                made = reader.ask("costs", *folders) if measured else reader.ask("compare", *folders, "stablehlo")
+            except client.ProblemError as problem:
+                yield {**sides, "measured": measured, "problem": str(problem)}
+            else:
+                yield {**sides, "measured": measured, **made, "entries": made["entries"][:MOST_ENTRIES]}

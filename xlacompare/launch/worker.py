@@ -23,7 +23,7 @@ from xlacompare.core import cell as cells
 from xlacompare.core import errors
 from xlacompare.frameworks import gate, interface
 from xlacompare.graph import program_file
-from xlacompare.launch import bench, protocol, replay_bench
+from xlacompare.launch import bench, planted, protocol, replay_bench
 from xlacompare.workloads import archive, load_workload, reference_file
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -34,7 +34,7 @@ class Session:
 
     def __init__(self) -> None:
         self.framework: interface.Framework | None = None
-        self.benches: dict[str, bench.Bench] = {}
+        self.benches: dict[str, bench.Bench | replay_bench.ReplayBench] = {}
 
     @property
     def loaded(self) -> interface.Framework:
@@ -104,12 +104,12 @@ class Session:
 
     def program(self, request: dict[str, Any]) -> dict[str, Any]:
         """Captures the program of a built cell into its own folder below `folder`, its census where it has none."""
-        made = self.benches[request["cell"]]
+        step = self._own_step(request["cell"])
         folder = pathlib.Path(request["folder"]) / program_file.folder_name(request["cell"])
         try:
-            captured = frameworks.capture(self.loaded.name, made.step, request["cell"])
+            captured = frameworks.capture(self.loaded.name, step, request["cell"])
         except errors.UnsupportedError as error:
-            counted = frameworks.count(self.loaded.name, made.step)
+            counted = frameworks.count(self.loaded.name, step)
             if counted.census is None:
                 raise
             program_file.save_census(folder, self.loaded.name, request["cell"], counted, str(error))
@@ -117,9 +117,15 @@ class Session:
         program_file.save(captured, folder)
         return {"folder": str(folder), "fingerprint": captured.fingerprint, "notes": list(captured.notes)}
 
+    def _own_step(self, name: str) -> interface.TrainStep:
+        """The adapter's step of a built cell, which is no replay."""
+        made = self.benches[name]
+        assert isinstance(made, bench.Bench)
+        return planted.unwrapped(made.step)
+
     def count(self, request: dict[str, Any]) -> dict[str, Any]:
         """What a built cell does, counted here, or as a program in `path` for whoever has a parser."""
-        counted = frameworks.count(self.loaded.name, self.benches[request["cell"]].step)
+        counted = frameworks.count(self.loaded.name, self._own_step(request["cell"]))
         if counted.census is None:
             pathlib.Path(request["path"]).write_bytes(counted.bytecode)
         return {

@@ -73,7 +73,7 @@ def next_steps(summary: results.Summary, expert: bool) -> list[Step]:
     hidden = data.hidden_arms(summary, expert)
     if hidden:
         urgent.append(Step("--expert", f"{', '.join(hidden)}: measured, not shown without it"))
-    return urgent + [step for maker in (_eager, _settings, _size, _others) for step in maker(summary)]
+    return urgent + [step for maker in (_replay, _eager, _settings, _size, _others) for step in maker(summary)]
 
 
 def _finish(summary: results.Summary) -> Iterator[Step]:
@@ -143,6 +143,13 @@ def _eager(summary: results.Summary) -> Iterator[Step]:
         yield Step(
             f"--compiler=eager,{','.join(data.arms(summary, True))}", "the bars: how much is the compiler's part"
         )
+
+
+def _replay(summary: results.Summary) -> Iterator[Step]:
+    """Where two frameworks' steps are programs that were read, so that each could run in the other's XLA."""
+    read = {r.cell.framework for r in summary.cells if "StableHLO" in str(r.census.get("source", ""))}
+    if len(read) > 1 and not summary.config.get("replay", False):
+        yield Step("--replay", "the gap as host, lowering and XLA build: each program in each XLA")
 
 
 def _settings(summary: results.Summary) -> Iterator[Step]:

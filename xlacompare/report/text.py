@@ -227,7 +227,9 @@ def _not_measured(page: pages.Page, summary: results.Summary, expert: bool) -> N
         page.line(words.cut(f"first step from disk, {who}: {note}", short))
     for text in _left_out(summary):
         page.line(text)
-    page.line("inside a bar: the program, the compiler's build, kernels and host are not told apart here")
+    told = any(gap.how == "replays" for gap in summary.gaps)
+    inside = "kernels of one XLA build" if told else "the program, the compiler's build, kernels and host"
+    page.line(f"inside a bar: {inside} are not told apart here")
     for text in summary.problems:
         page.line(text, "red")
 

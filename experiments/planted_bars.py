@@ -31,7 +31,7 @@ from xlacompare.core import bars, config, estimates, plan, record, samples, verd
 from xlacompare.core import cell as cells
 from xlacompare.launch import campaign, grid, planted
 
-LAUNCHES = flags.DEFINE_integer("launches", 5, "Launches.", lower_bound=2)
+LAUNCHES = flags.DEFINE_integer("launches", 4, "Launches.", lower_bound=2)
 CELL_S = flags.DEFINE_float("cell_s", 0.6, "Seconds inside timed blocks, per cell and launch.")
 WORKLOAD = flags.DEFINE_string("workload", "transformer", "Workload.")
 VARIANTS = flags.DEFINE_list("variants", None, "Which causes to plant; default: all.")
@@ -45,6 +45,7 @@ BASE = "matched"
 # Variant -> (what is planted on torch_xla's side, the bar that it belongs to).
 PLANTED: dict[str, tuple[dict[str, Any], str]] = {
     "transposes": ({"transposes": 6}, bars.LOWERING),
+    "no fusion emitters": ({planted.XLA_FLAGS: "--xla_cpu_use_fusion_emitters=false"}, bars.BUILD),
     "no fusion": ({planted.XLA_FLAGS: "--xla_disable_hlo_passes=fusion"}, bars.BUILD),
     "sleep": ({planted.SLEEP_S: 0.002}, bars.HOST),
 }

@@ -12,6 +12,7 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
 }
 GATE_ARM = "eager"
+REPLAY_ARM = "compiled"  # but without replay.py: nothing that it could replay
 LACKS: dict[str, str] = {"captured": "NumPy captures nothing"}
 SETTINGS: dict[str, interface.Setting] = {
     "matmul_precision": interface.Setting("matmul_precision", "highest", "highest", "build"),

@@ -61,14 +61,16 @@ class Campaign(journal.Journal):
             self._prepare()
         with self.timed("gate in float64"):
             self._gate()
-        if any(cell.program for cell in self._live()):
-            with self.timed("programs"):
-                self._capture()
-        self._launches(begin)
-        if self.replays is not None:
-            with self.timed("operations"):
-                for made in replaying.operations(self.replays, self.run):
-                    self.append("operations", made)
+        replays = any(cell.program for cell in self._live())
+        with _deleted(self.folder / replaying.FOLDER if replays else None):
+            if replays:
+                with self.timed("programs"):
+                    self._capture()
+            self._launches(begin)
+            if self.replays is not None:
+                with self.timed("operations"):
+                    for made in replaying.operations(self.replays, self.run):
+                        self.append("operations", made)
 
     def _live(self) -> list[cells.Cell]:
         return [cell for cell in self.cells.cells if cell not in self.failed]

@@ -17,6 +17,7 @@ from xlacompare.graph import client
 from xlacompare.launch import pool as pools
 from xlacompare.launch import preparation, process, replay_bench
 
+FOLDER = "replays"  # below the run's folder, until its end
 MOST_ENTRIES = 40  # operations of a pair that a record keeps
 
 
@@ -78,7 +79,7 @@ def capture(
                 failed(cell, error)
                 if not error.alive:
                     workers.discard(cell)
-                    workers.start([cell], failed)
+                    workers.start([c for c in wanted if c not in folders and c not in problems], failed)
             except client.ProblemError as problem:
                 problems[cell] = ("unsupported", str(problem))
         workers.close()
@@ -99,7 +100,7 @@ def _captured(
     """Folder of a cell's program."""
     worker = workers.worker(cell)
     worker.ask(preparation.build_request(cell, inputs, run, fence=False), run.deadline_s)
-    request = {"op": "program", "cell": cell.id, "folder": str((folder / "replays").resolve())}
+    request = {"op": "program", "cell": cell.id, "folder": str((folder / FOLDER).resolve())}
     answer = worker.ask(request, run.deadline_s)
     worker.ask({"op": "finish", "cell": cell.id, "rebuild": False}, run.deadline_s)
     made = pathlib.Path(answer["folder"])

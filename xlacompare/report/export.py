@@ -9,7 +9,7 @@ natural logarithms where `scale` is "log". Times are in seconds, sizes in bytes;
 
 CSV: one row per fact; empty where a column does not apply.
   kind         cell, pair (frameworks), arm (eager against another arm of a framework), setting (changed against
-               matched), gap (sum of its bars), bar, settings_bar (beside the sum)
+               matched), gap (sum of its bars), bar, settings_bar and beside (not in the sum)
   comparison, label, framework, compiler          the cell, or side a
   versus_label, versus_framework, versus_compiler side b
   name         of a bar
@@ -113,6 +113,8 @@ def rows(summary: results.Summary) -> Iterator[dict[str, Any]]:
             yield {**_sides("settings_bar", gap.a, gap.b), **_estimate(settings), "name": "settings"}
         for bar in gap.bars:
             yield {**_sides("bar", gap.a, gap.b), **_estimate(bar.seconds), "name": bar.name, "gain": bar.gain}
+        for bar in gap.beside:
+            yield {**_sides("beside", gap.a, gap.b), **_estimate(bar.seconds), "name": bar.name}
 
 
 def _cell(result: results.CellResult) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from jaxlib import _jax
 
 from xlacompare.core import errors, program
 
+_COMPILED: dict[str, Any] = {}  # fingerprint -> executable: a process compiles a program once
+
 
 @dataclasses.dataclass
 class Replay:
@@ -53,10 +55,12 @@ def prepare(captured: program.Program, computation: bytes) -> Replay:
         # Twice: the CPU client borrows NumPy's memory where it is aligned, the copy from device to device does not.
         placed = jax.device_put(captured.arguments, device)
         buffers = jax.block_until_ready(jax.device_put(placed, device, may_alias=False))
-    source, begin = program.without_donation(captured), time.perf_counter()
+    begin, key = time.perf_counter(), captured.fingerprint
     try:
-        executable = device.client.compile_and_load(source, [device], _jax.CompileOptions())
+        if key not in _COMPILED:
+            source = program.without_donation(captured)
+            _COMPILED[key] = device.client.compile_and_load(source, [device], _jax.CompileOptions())
     except jax.errors.JaxRuntimeError as error:
         line = str(error).splitlines()[0][:200]
         raise errors.UnsupportedError(f"{captured.framework}'s program does not compile in jaxlib: {line}") from None
-    return Replay(f"jaxlib {jaxlib.__version__}", time.perf_counter() - begin, executable, buffers)
+    return Replay(f"jaxlib {jaxlib.__version__}", time.perf_counter() - begin, _COMPILED[key], buffers)

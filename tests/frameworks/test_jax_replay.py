@@ -1,0 +1,40 @@
+"""Captured programs in JAX's XLA, and what two programs spend their time on."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.frameworks import replays
+from xlacompare import frameworks
+from xlacompare.graph import client
+
+
+@pytest.fixture(scope="module")
+def adapter():
+    return frameworks.load_framework("jax")
+
+
+@pytest.fixture(scope="module")
+def reader():
+    with client.Client(240.0) as made:
+        yield made
+
+
+def test_foreign_program(adapter, reader, tmp_path):
+    replays.check_foreign(adapter, reader, tmp_path)
+
+
+def test_own_program_and_what_it_spends_its_time_on(adapter, reader, tmp_path):
+    folders = []
+    for variant in ("mlp", "transformer of 2"):
+        replays.own(adapter, variant, reader, tmp_path / variant).finish(rebuild=False)
+        folders.append(str(tmp_path / variant))
+    found = reader.ask("costs", *folders)
+    assert all(seconds > 0 for seconds in found["total_s"])
+    seconds = [sum(entry["seconds"][side] for entry in found["entries"]) for side in (0, 1)]
+    assert all(one <= total * 1.001 for one, total in zip(seconds, found["total_s"], strict=True))
+    dots = [entry for entry in found["entries"] if entry["what"].startswith("dot")]
+    assert sum(entry["seconds"][1] for entry in dots) > 0
+    assert any("attention" in layer for entry in dots for layer in entry["layers"])
+    gaps = [abs(entry["seconds"][0] - entry["seconds"][1]) for entry in found["entries"]]
+    assert gaps == sorted(gaps, reverse=True)

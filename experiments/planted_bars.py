@@ -1,6 +1,6 @@
 """Does each bar between jax and torch_xla move for its own cause, and for no other?
 
-Question: plant a known cause in one place of torch_xla's side (its program, its XLA, its host) and take the bars of the
+Question: plant a known cause in one place (torch_xla's program, jax's XLA, torch_xla's host) and take the bars of the
 same launch without it away. Which bars changed?
 
     python -m experiments.planted_bars --output_dir=experiments/results/planted_bars
@@ -8,9 +8,9 @@ same launch without it away. Which bars changed?
 
 Runtime on 2 cores: 6 to 8 minutes. Leave the machine alone meanwhile. Every variant has two steps and four replays of
 its own, also on the side where nothing is planted, so that a change of a bar is measured twice and not a difference of
-the same numbers. Printed: planted cause, bar, change [95% interval over launches], verdict. `moved`: the interval
-leaves 0 and the change is above the margin; `left`: TOST at the margin, 3% of torch_xla's unplanted step, says that it
-is not.
+the same numbers. Printed: planted cause, bar, change as a share of torch_xla's unplanted step of the same launch [95%
+interval over launches], verdict. `moved`: the interval leaves 0 and the change is above the margin, 3% of the step;
+`left`: TOST at the margin says that it is not.
 Expected: each cause moves its own bar. An XLA flag that costs the two programs unlike amounts is no pure effect of the
 build: half the inequality moves lowering, and as much "program fits runtime", which the report then says.
 """
@@ -31,34 +31,30 @@ from xlacompare.core import bars, config, estimates, plan, record, samples, verd
 from xlacompare.core import cell as cells
 from xlacompare.launch import campaign, grid, planted
 
-LAUNCHES = flags.DEFINE_integer("launches", 4, "Launches.", lower_bound=2)
-CELL_S = flags.DEFINE_float("cell_s", 0.6, "Seconds inside timed blocks, per cell and launch.")
-WORKLOAD = flags.DEFINE_string("workload", "transformer", "Workload.")
-VARIANTS = flags.DEFINE_list("variants", None, "Which causes to plant; default: all.")
-RECORDS = flags.DEFINE_string("records", None, "Only print the table of records that an earlier run left here.")
-OUTPUT_DIR = flags.DEFINE_string("output_dir", None, "Folder for the records; default: a new one.")
-
 SIDES = ("jax", "torch_xla")
 MARGIN = 0.03
 PACKAGE = "experiments.planted_torch_xla"
 BASE = "matched"
-# Variant -> (what is planted on torch_xla's side, the bar that it belongs to).
-PLANTED: dict[str, tuple[dict[str, Any], str]] = {
-    "transposes": ({"transposes": 6}, bars.LOWERING),
-    "no fusion emitters": ({planted.XLA_FLAGS: "--xla_cpu_use_fusion_emitters=false"}, bars.BUILD),
-    "no fusion": ({planted.XLA_FLAGS: "--xla_disable_hlo_passes=fusion"}, bars.BUILD),
-    "sleep": ({planted.SLEEP_S: 0.002}, bars.HOST),
+# Variant -> (where it is planted, what, the bar that it belongs to). XLA's flags need a process of their own, and the
+# host's times of two processes differ by more than the margin: flags are planted on the side with little host time.
+PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "transposes": ("torch_xla", {"transposes": 6}, bars.LOWERING),
+    "no fusion emitters": ("jax", {planted.XLA_FLAGS: "--xla_cpu_use_fusion_emitters=false"}, bars.BUILD),
+    "no fusion": ("jax", {planted.XLA_FLAGS: "--xla_disable_hlo_passes=fusion"}, bars.BUILD),
+    "sleep": ("torch_xla", {planted.SLEEP_S: 0.002}, bars.HOST),
 }
 
 
-def members(chosen: list[str]) -> list[cells.Cell]:
+def members(name: str, chosen: list[str]) -> list[cells.Cell]:
     """Steps and replays of all variants."""
-    workload = workloads.load_workload(WORKLOAD.value, "tiny")
+    workload = workloads.load_workload(name, "tiny")
     rest = (workload.name, "tiny", "float32", workload.batch_size, workload.optimizer.name)
     steps = []
     for label in (BASE, *chosen):
-        changed = tuple(sorted(PLANTED[label][0].items())) if label != BASE else ()
-        steps += [cells.Cell(name, "compiled", *rest, label, changed if name == SIDES[1] else ()) for name in SIDES]
+        where, what, _ = PLANTED.get(label, ("", {}, ""))
+        for side in SIDES:
+            changed = tuple(sorted(what.items())) if side == where else ()
+            steps.append(cells.Cell(side, "compiled", *rest, label, changed))
     return steps + grid.replays(steps)
 
 
@@ -72,13 +68,10 @@ class Said(campaign.Progress):
         self.say(text)
 
 
-def measured(folder: pathlib.Path, chosen: list[str]) -> list[Mapping[str, Any]]:
+def measured(run: config.RunConfig, folder: pathlib.Path, chosen: list[str]) -> list[Mapping[str, Any]]:
     """Runs the launches."""
     os.environ[frameworks.EXTRA_VARIABLE] = f"{SIDES[1]}={PACKAGE}"
-    run = config.RunConfig(
-        SIDES, ("compiled",), (WORKLOAD.value,), launches=LAUNCHES.value, cell_s=CELL_S.value, replay=True
-    )
-    everything = grid.Grid(tuple(members(chosen)), ())
+    everything = grid.Grid(tuple(members(run.workloads[0], chosen)), ())
     return list(campaign.execute(run, everything, folder, "planted", sys.argv, Said()).records)
 
 
@@ -104,54 +97,70 @@ def squares(records: list[Mapping[str, Any]]) -> dict[str, bars.Square]:
     return made
 
 
-def judged(change: estimates.Estimate, margin_s: float) -> str:
-    """One word on a change of a bar."""
-    if verdict.tost_p(change, margin_s) <= plan.OVERALL_ALPHA:
-        return f"left (TOST p {verdict.tost_p(change, margin_s):.2g})"
-    if abs(change.mean) > margin_s and not change.low <= 0 <= change.high:
+def judged(change: estimates.Estimate) -> str:
+    """What is said of a bar's change, a share of the step."""
+    p_value = verdict.tost_p(change, MARGIN)
+    if p_value <= plan.OVERALL_ALPHA:
+        return f"left (TOST p {p_value:.2g})"
+    if abs(change.mean) > MARGIN and not change.low <= 0 <= change.high:
         return "moved"
-    return "undecided"
+    return f"undecided (TOST p {p_value:.2g})"
 
 
 def table(found: Mapping[str, bars.Square]) -> str:
     """What each planted cause changed."""
     base = found[BASE]
-    step_s = float(base.step_a.mean())
-    margin_s = MARGIN * step_s
-    step, margin = f"torch_xla's step {1e3 * step_s:.2f} ms", f"margin {MARGIN:.0%}: {1e3 * margin_s:.2f} ms"
-    lines = [f"{WORKLOAD.value}, {len(base.step_a)} launches; {step}; {margin}"]
-    lines.append(f"{'planted in torch_xla':<22}{'bar':<24}{'change, ms [95% interval]':<32}verdict")
-    lines += [_row("nothing (the bars)", name, values, "") for name, values in base.terms().items()]
+    step_ms = 1e3 * float(base.step_a.mean())
+    said = f"torch_xla's step {step_ms:.2f} ms, margin {MARGIN:.0%} of it ({MARGIN * step_ms:.2f} ms)"
+    lines = [f"{len(base.step_a)} launches; {said}"]
+    lines.append(f"{'planted':<21}{'bar':<22}{'ms':>7}  {'% of the step [95%]':<24}verdict of the change")
+    lines += [_row("nothing (the bars)", name, values, base.step_a) for name, values in base.terms().items()]
     for label, times in found.items():
         if label == BASE:
             continue
         total = times.step_a - base.step_a - (times.step_b - base.step_b)
-        lines.append(_row(label, "T_torch_xla - T_jax", total, ""))
+        lines.append(_row(label, "T_torch_xla - T_jax", total, base.step_a))
         for name, values in times.terms().items():
             change = values - base.terms()[name]
-            said = judged(estimates.t_interval(change), margin_s)
-            lines.append(_row(label, name, change, f"{said}{' <- its own' if PLANTED[label][1] == name else ''}"))
-        lines += [f"{'':<22}{note}" for note in bars.notes(SIDES[1], SIDES[0], times)]
+            own = " <- its own" if PLANTED[label][2] == name else ""
+            verdict_of_it = judged(estimates.t_interval(change / base.step_a)) + own
+            lines.append(_row(label, name, change, base.step_a, "" if name == bars.DISPATCH else verdict_of_it))
+        lines += [f"{'':<21}{note}" for note in bars.notes(SIDES[1], SIDES[0], times)]
     return "\n".join(lines)
 
 
-def _row(label: str, name: str, values: samples.Values, said: str) -> str:
-    found = estimates.t_interval(values)
-    change = f"{1e3 * found.mean:+.2f} [{1e3 * found.low:+.2f}, {1e3 * found.high:+.2f}]"
-    return f"{label:<22}{name:<24}{change:<32}{said}".rstrip()
+def _row(label: str, name: str, values: samples.Values, step_s: samples.Values, said: str = "") -> str:
+    """Launches differ in speed, so that shares of the same launch's step vary less than milliseconds."""
+    found = estimates.t_interval(100 * values / step_s)
+    share = f"{found.mean:+.1f} [{found.low:+.1f}, {found.high:+.1f}]"
+    return f"{label:<21}{name:<22}{1e3 * float(values.mean()):>+7.2f}  {share:<24}{said}".rstrip()
+
+
+def define_flags() -> None:
+    """Defines the flags."""
+    flags.DEFINE_integer("launches", 5, "Launches.", lower_bound=2)
+    flags.DEFINE_float("cell_s", 0.6, "Seconds inside timed blocks, per cell and launch.")
+    flags.DEFINE_string("workload", "transformer", "Workload.")
+    flags.DEFINE_multi_enum("variants", list(PLANTED), list(PLANTED), "Which causes to plant.")
+    flags.DEFINE_string("records", None, "Only print the table of records that an earlier run left here.")
+    flags.DEFINE_string("output_dir", None, "Folder for the records; default: a new one.")
 
 
 def body() -> int:
     """Measures, or reads, and prints."""
-    chosen = VARIANTS.value or list(PLANTED)
-    if RECORDS.value:
-        found = list(record.read(pathlib.Path(RECORDS.value)).records)
+    values = flags.FLAGS
+    if values.records:
+        found = list(record.read(pathlib.Path(values.records)).records)
     else:
-        folder = pathlib.Path(OUTPUT_DIR.value or tempfile.mkdtemp(prefix="planted_bars_"))
-        found = measured(folder, chosen)
+        folder = pathlib.Path(values.output_dir or tempfile.mkdtemp(prefix="planted_bars_"))
+        run = config.RunConfig(
+            SIDES, ("compiled",), (values.workload,), launches=values.launches, cell_s=values.cell_s, replay=True
+        )
+        found = measured(run, folder, values.variants)
     sys.stdout.write(table(squares(found)) + "\n")
     return 0
 
 
 if __name__ == "__main__":
+    define_flags()
     command.launch(body)

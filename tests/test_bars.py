@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from experiments import planted_bars
 from tests import report_samples as made
 from xlacompare.core import analysis, bars, plan, results
 from xlacompare.core import cell as cells
@@ -149,3 +150,27 @@ def test_older_records_have_cells_without_a_program() -> None:
     del values["program"]
     assert cells.Cell.from_dict(values) == XLA
     assert dataclasses.replace(XLA, program="jax").id != XLA.id
+
+
+def test_the_experiment_says_what_moved_and_what_was_left() -> None:
+    """Simulated launches: a program's cause of 10% of the step, and a build's that only one program feels."""
+    rng = np.random.default_rng(1)
+
+    def square(aa: float, ab: float, ba: float, bb: float) -> bars.Square:
+        noise = 1 + 0.001 * rng.standard_normal((8, 5))
+        means = np.array([30.0 + aa - 7, 6.0 + bb - 6, 29.0, 1.0, aa, ab, ba, bb])
+        return bars.Square(*(1e-3 * means[:, None] * noise))
+
+    found = {
+        planted_bars.BASE: square(7, 7, 8, 6),
+        "transposes": square(10, 10, 8, 6),
+        "no fusion": square(7, 7, 8, 16),
+    }
+    text = planted_bars.table(found)
+    own = [line for line in text.splitlines() if line.endswith("<- its own")]
+    assert len(own) == 2 and all("moved" in line for line in own)
+    for name in ("host", "XLA build", "program fits"):
+        (line,) = [line for line in text.splitlines() if line.startswith("transposes") and name in line]
+        assert "left" in line, line
+    (line,) = [line for line in text.splitlines() if line.startswith("no fusion") and "lowering" in line]
+    assert "moved" in line, "an unequal cost is no pure effect of the build, and is not hidden"

@@ -30,9 +30,12 @@ _FLAG_VALUE = re.compile(r"Couldn't interpret value (.*) for flag (\w+)")
 
 
 def refused_flag(log: pathlib.Path) -> str:
-    """Which of XLA's flags ended the process that wrote this log; empty for none."""
+    """Which of XLA's flags ended the process that wrote this log; empty for none.
+
+    The whole log is read: XLA lists every flag that it knows after the line that matters.
+    """
     try:
-        text = log.read_bytes()[-20000:].decode("utf-8", "replace")
+        text = log.read_bytes().decode("utf-8", "replace")
     except OSError:
         return ""
     if found := _FLAG_UNKNOWN.search(text):

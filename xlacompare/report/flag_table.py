@@ -9,11 +9,11 @@ from xlacompare.core import plan, results, units, verdict
 from xlacompare.report import data
 from xlacompare.report import page as pages
 
-OPTION_WIDTH, EFFECT_WIDTH = 46, 25
+OPTION_WIDTH, EFFECT_WIDTH = 44, 22
 STYLES = {"difference": "bold", "no_difference": "green", "inconclusive": "yellow"}
 HOW = {"blocks": "block pairs in one process", "launches": "between launches, in processes of their own"}
 CHANGED, SAME = "program changed", "no change in the program"
-SAME_HLO = "no change in the program as HLO; what it does is below"
+SAME_HLO = "no change in the program (HLO); acts below it"
 
 
 def write(page: pages.Page, summary: results.Summary) -> None:
@@ -31,7 +31,9 @@ def write(page: pages.Page, summary: results.Summary) -> None:
             _row(page, effect)
     judged = [found.effect.verdict for found in summary.flags if found.effect.verdict is not None]
     if judged:
-        page.line(f"screening; family: {judged[0].family}", "dim")
+        page.line(f"screening; family: {judged[0].family}; in brackets what would decide", "dim")
+        if any(result.busy for result in summary.cells if result.cell.option is not None):
+            page.line("machine busy during most of it: small effects here are not to be trusted", "red")
 
 
 def _group(found: results.FlagEffect) -> tuple[str, str, str]:
@@ -87,7 +89,7 @@ def said(judged: verdict.Verdict) -> str:
         word = "slower" if judged.estimate.mean > 0 else "faster"
         return word + (f" (negligible: within {units.format_percent(judged.margin)})" if judged.negligible else "")
     if judged.p_value <= plan.OVERALL_ALPHA:
-        return "inconclusive: alone a difference, not in its family"
+        return "inconclusive (not in its family)"
     if judged.launches_needed is None:
         return "inconclusive"
-    return f"inconclusive; {judged.launches_needed} {judged.unit} would decide"
+    return f"inconclusive ({judged.launches_needed} {judged.unit})"

@@ -63,7 +63,7 @@ def framework_pairs(found: Mapping[str, samples.CellSamples], chosen: plan.Plan)
     made = []
     for a, b in itertools.combinations(found.values(), 2):
         if a.cell.option or b.cell.option:
-            continue  # an option is held against its own default, see `flag_effects`
+            continue
         same = (a.cell.comparison, a.cell.compiler, a.cell.label) == (b.cell.comparison, b.cell.compiler, b.cell.label)
         if same and a.cell.framework != b.cell.framework and "unsupported" not in (a.status, b.status):
             if a.timed and b.timed and cell_results.step_time(a).mean < cell_results.step_time(b).mean:
@@ -76,8 +76,10 @@ def arm_pairs(found: Mapping[str, samples.CellSamples], chosen: plan.Plan | None
     """Within each framework: the eager arm (or the first one) against every other arm."""
     made = []
     for entry in found.values():
+        if entry.cell.option or entry.cell.compiler == "eager":
+            continue  # an option is held against its own default, see `flag_effects`
         base = found.get(dataclasses.replace(entry.cell, compiler="eager").id)
-        if entry.cell.option is None and base is not None and entry.cell.compiler != "eager" and "unsupported" not in (base.status, entry.status):
+        if base is not None and "unsupported" not in (base.status, entry.status):
             made.append(compare(base, entry, chosen or plan.fixed(len(entry.launches) or 1)))
     return made
 

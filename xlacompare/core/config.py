@@ -31,7 +31,7 @@ class RunConfig:
       deadline_s: Seconds after which a worker that does not answer counts as hanging.
       pjrt_plugin: Path or package of the PJRT plugin that every framework runs on, as it was given; "": each its own.
       plugin: What was found there.
-      ablate_flags: XLA options to change one at a time, "name=value" each, or `xla_options.TABLE` for the platform's own.
+      ablate_flags: XLA options to change one at a time, "name=value" each; `xla_options.TABLE`: the platform's own.
       gate_steps: Steps of the gate's loss trace, and batches that a run cycles through.
     """
 

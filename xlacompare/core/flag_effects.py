@@ -1,7 +1,7 @@
 """What each XLA option does to the step: the cell with one option changed against the same cell with the default.
 
-Inside one process by block pairs where the framework hands options to one compilation, else between launches. A table of
-options is many verdicts: it is screening, adjusted by Benjamini and Hochberg (1995); the family is all of a report's.
+Inside one process by block pairs where the framework hands options to one compilation, else between launches. A table
+of options is many verdicts: it is screening, adjusted by Benjamini and Hochberg (1995); the family is the report.
 """
 
 from __future__ import annotations

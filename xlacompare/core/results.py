@@ -136,7 +136,7 @@ class FlagEffect:
       effect: The changed cell (a) against the default (b).
       status, reason: Of the changed cell.
       same_program: Whether the optimised HLO is that of the default; None where the framework does not give it.
-      acts_below: The option acts below the HLO, or it is not known where: an equal HLO does not say that nothing changed.
+      acts_below: It acts below the HLO, or nobody declared where: an equal HLO does not say that nothing changed.
     """
 
     option: str

@@ -29,8 +29,8 @@ class Option:
       name: XLA's, without dashes.
       value: As text.
       note: What it does, in one line.
-      acts: PROGRAM where its effect is seen in the optimised HLO; CODE where it acts below (code generation, autotuning,
-        run time), so that an equal HLO does not say that nothing changed.
+      acts: PROGRAM where its effect is seen in the optimised HLO; CODE where it acts below (code generation, run time),
+        so that an equal HLO does not say that nothing changed.
     """
 
     name: str
@@ -78,9 +78,7 @@ _GPU = (
 _TPU = (
     Option("xla_tpu_enable_latency_hiding_scheduler", "false", "no order that hides collectives behind compute"),
     Option("xla_tpu_enable_async_collective_fusion", "false", "collectives are not fused with compute"),
-    Option(
-        "xla_tpu_enable_async_collective_fusion_fuse_all_gather", "false", "all-gathers are not fused with compute"
-    ),
+    Option("xla_tpu_enable_async_collective_fusion_fuse_all_gather", "false", "all-gathers are not fused with compute"),
     Option("xla_enable_async_all_gather", "false", "every all-gather waits for its end"),
     Option("xla_enable_async_collective_permute", "false", "every permute waits for its end"),
 )

@@ -9,7 +9,7 @@ natural logarithms where `scale` is "log". Times are in seconds, sizes in bytes;
 
 CSV: one row per fact; empty where a column does not apply.
   kind         cell, pair (frameworks), arm (eager against another arm of a framework), setting (changed against
-               matched), flag (an XLA option against the default), gap (sum of its bars), bar, settings_bar (beside the sum)
+               matched), flag (an XLA option against the default), gap (sum of its bars), bar, settings_bar (beside it)
   comparison, label, framework, compiler          the cell, or side a
   versus_label, versus_framework, versus_compiler side b
   name         of a bar; of a flag the option

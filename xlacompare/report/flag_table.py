@@ -1,4 +1,4 @@
-"""The ranked table of --ablate_flags: each XLA option, its effect on the step, and whether the program changed at all."""
+"""The ranked table of --ablate_flags: each XLA option, its effect on the step, whether the program changed at all."""
 
 from __future__ import annotations
 

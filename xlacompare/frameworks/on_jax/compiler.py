@@ -204,7 +204,7 @@ def build(
 
 
 def option(text: str) -> dict[str, Any]:
-    """ "name=value" as a compiler option: jaxlib takes bool for bool, and text for everything else (0.10.2)."""
+    """An option "name=value" for one compilation: jaxlib takes bool for bool, text for all else (0.10.2)."""
     name, value = xla_options.split(text)
     return {name: {"true": True, "false": False}.get(value, value)}
 

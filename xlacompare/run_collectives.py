@@ -36,6 +36,7 @@ ONLY_MAIN = (
     "settings",
     "itemise",
     "save_program",
+    "ablate_flags",
     "pjrt_plugin",
 )
 # Flags of both jobs whose default is another one here.

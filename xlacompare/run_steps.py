@@ -48,6 +48,12 @@ def define_flags() -> None:
     flags.DEFINE_float("min_block_s", usual.min_block_s, "Least seconds of a block.")
     flags.DEFINE_enum("settings", usual.settings, list(config.SETTINGS_MODES), "Matched, the frameworks' own, or both.")
     flags.DEFINE_bool("itemise", False, "With --settings=both: one setting at a time.")
+    flags.DEFINE_list(
+        "ablate_flags",
+        [],
+        "XLA options to change one at a time against the default, as name=value; `table`: those that matter on the "
+        "platform. For jax and torch_xla.",
+    )
     flags.DEFINE_enum("platform", usual.platform, list(config.PLATFORMS), "Where the steps run.")
     flags.DEFINE_string(
         "pjrt_plugin",
@@ -101,6 +107,7 @@ def read_config() -> config.RunConfig:
         min_block_s=values.min_block_s,
         settings=values.settings,
         itemise=values.itemise,
+        ablate_flags=tuple(values.ablate_flags),
         platform=values.platform,
         num_cores=num_cores,
         deadline_s=values.deadline_s,

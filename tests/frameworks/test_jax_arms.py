@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from xlacompare import frameworks, workloads
+from xlacompare.core import errors, xla_options
 from xlacompare.frameworks.on_jax import arms, compiler
 
 
@@ -154,6 +155,7 @@ def test_fenced_time_grows_with_the_steps(adapter):
 CACHED = """
 import sys
 from xlacompare import frameworks, workloads
+from xlacompare.core import errors, xla_options
 adapter = frameworks.load_framework("jax")
 workload = workloads.load_workload("mlp", "tiny", batch_size=8)
 given = workload.initial_parameters(0), workload.initial_buffers(), workload.batches(0, 1)
@@ -173,3 +175,19 @@ def test_a_disk_cache_hit_is_counted(run_python, tmp_path, arm):
 def test_without_a_cache_folder_nothing_hits(run_python):
     done = run_python(["-c", CACHED, "compiled"], env={**arms.environment("cpu", 1), "JAX_COMPILATION_CACHE_DIR": None})
     assert done.stdout.split() == ["0", "0", "True"], done.stderr
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_declared_options_are_known(platform):
+    """jaxlib's options are those of all platforms but the TPU's; a name that went away must leave the table."""
+    lowered = jax.jit(lambda x: x + 1).lower(1.0)
+    for changed in xla_options.TABLES[platform]:
+        lowered.compile(compiler_options=compiler.option(changed.text))
+
+
+def test_an_option_that_xla_refuses(adapter):
+    workload = workloads.load_workload("mlp", "tiny")
+    given = workload.initial_parameters(0), workload.initial_buffers(), workload.batches(0, 1)
+    for text, reason in (("xla_foo=1", xla_options.UNKNOWN), ("xla_cpu_enable_fast_math=1.5", xla_options.REFUSED)):
+        with pytest.raises(errors.UnsupportedError, match=reason):
+            adapter.build(workload, *given, "float32", "compiled", {xla_options.CHANGED: text})

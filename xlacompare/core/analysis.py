@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from xlacompare.core import bars, cell_results, comparisons, gaps, plan, power, results, samples
+from xlacompare.core import bars, cell_results, comparisons, flag_effects, gaps, plan, power, results, samples
 
 # Assumed before there is a second launch: launches of one side differed by 2-7% (2 cores, experiments/noise.py).
 ASSUMED_LAUNCH_SD = 0.04
@@ -34,6 +34,7 @@ def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()
         gaps=gaps.gaps(primary, arm, found, replays, [r for r in records if r["kind"] == "operations"]),
         settings=comparisons.changed_settings(found),
         shares=shares(records),
+        flags=flag_effects.flag_effects(found, chosen),
         problems=[*problems, *bars.problems(primary, found, replays)],
         definitions=first["run"].get("definitions", {}),
     )

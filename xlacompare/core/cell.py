@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from xlacompare.core import xla_options
+
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
@@ -13,7 +15,8 @@ class Cell:
 
     Attributes:
       changed: Settings that differ from the matched run, as sorted (name, value) pairs; empty in a matched cell.
-      label: "matched", "shipped", or the one setting that was changed ("shipped:threads").
+      label: "matched", "shipped", the one setting that was changed ("shipped:threads"), or the one XLA option
+        ("flag:xla_cpu_enable_fast_math=true").
       program: Of a replay: the framework whose program runs in this framework's XLA and client, without any Python of
         either; "" for the framework's own step.
     """
@@ -43,6 +46,15 @@ class Cell:
         """Unique readable name inside a run."""
         replayed = f"/program of {self.program}" if self.program else ""
         return f"{self.framework}/{self.compiler}/{self.comparison}/{self.label}{replayed}"
+
+    @property
+    def option(self) -> str | None:
+        """The XLA option that an ablation changed, as "name=value"; None in every other cell."""
+        return dict(self.changed).get(xla_options.CHANGED)
+
+    def with_option(self, text: str) -> Cell:
+        """The same cell with one XLA option changed."""
+        return dataclasses.replace(self, label=f"flag:{text}", changed=((xla_options.CHANGED, text),))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for a record."""

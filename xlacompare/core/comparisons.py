@@ -62,6 +62,8 @@ def framework_pairs(found: Mapping[str, samples.CellSamples], chosen: plan.Plan)
     """Every pair of frameworks in the same arm of the same comparison; the slower one first where both have a time."""
     made = []
     for a, b in itertools.combinations(found.values(), 2):
+        if a.cell.option or b.cell.option:
+            continue
         same = (a.cell.comparison, a.cell.compiler, a.cell.label) == (b.cell.comparison, b.cell.compiler, b.cell.label)
         if same and a.cell.framework != b.cell.framework and "unsupported" not in (a.status, b.status):
             if a.timed and b.timed and cell_results.step_time(a).mean < cell_results.step_time(b).mean:
@@ -74,8 +76,10 @@ def arm_pairs(found: Mapping[str, samples.CellSamples], chosen: plan.Plan | None
     """Within each framework: the eager arm (or the first one) against every other arm."""
     made = []
     for entry in found.values():
+        if entry.cell.option or entry.cell.compiler == "eager":
+            continue  # an option is held against its own default, see `flag_effects`
         base = found.get(dataclasses.replace(entry.cell, compiler="eager").id)
-        if base is not None and entry.cell.compiler != "eager" and "unsupported" not in (base.status, entry.status):
+        if base is not None and "unsupported" not in (base.status, entry.status):
             made.append(compare(base, entry, chosen or plan.fixed(len(entry.launches) or 1)))
     return made
 
@@ -96,7 +100,7 @@ def changed_settings(found: Mapping[str, samples.CellSamples]) -> list[results.C
     made = []
     for entry in found.values():
         base = found.get(dataclasses.replace(entry.cell, label="matched", changed=()).id)
-        if entry.cell.label != "matched" and base is not None and base is not entry:
+        if entry.cell.label != "matched" and entry.cell.option is None and base is not None and base is not entry:
             effect = compare(entry, base, plan.fixed(max(1, len(entry.launches))))
             settings = dict(entry.cell.changed)
             made.append(

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import Any
 
-from xlacompare.core import errors, plugin
+from xlacompare.core import errors, plugin, xla_options
 
 COMPILERS = ("eager", "captured", "compiled", "openxla", "inductor_model", "nofusion", "opt0")
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -32,6 +32,7 @@ class RunConfig:
       pjrt_plugin: Path or package of the PJRT plugin that every framework runs on, as it was given; "": each its own.
       plugin: What was found there.
       replay: Whether every framework's program is also run in every framework's XLA, for the bars by program.
+      ablate_flags: XLA options to change one at a time, "name=value" each; `xla_options.TABLE`: the platform's own.
       gate_steps: Steps of the gate's loss trace, and batches that a run cycles through.
     """
 
@@ -58,6 +59,7 @@ class RunConfig:
     pjrt_plugin: str = ""
     plugin: plugin.PjrtPlugin | None = None
     replay: bool = False
+    ablate_flags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises BadInputError for values that cannot work."""
@@ -73,6 +75,9 @@ class RunConfig:
             _positive("batch_size", self.batch_size)
         check_plan(self.launches, self.target_ci, self.budget_s, self.margin)
         check_seed(self.seed)
+        if self.ablate_flags and self.settings != "matched":
+            raise errors.BadInputError("--ablate_flags needs --settings=matched: it changes one thing at a time")
+        xla_options.chosen(self.ablate_flags, self.platform)
         if self.itemise and self.settings != "both":
             raise errors.BadInputError(
                 "--itemise needs --settings=both: it changes one setting at a time from matched to shipped"

@@ -104,3 +104,13 @@ def fingerprint(text: str) -> str:
     numbers: dict[str, str] = {}
     plain = _NAME.sub(lambda found: numbers.setdefault(found.group(), f"%{len(numbers)}"), bare)
     return hashlib.sha256(" ".join(plain.split()).encode()).hexdigest()[:16]
+
+
+_METADATA = re.compile(r',? metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
+_SOURCES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d+ .*\n)*", re.MULTILINE)
+_MODULE = re.compile(r"^HloModule [^\s,]+", re.MULTILINE)
+
+
+def optimised_fingerprint(text: str) -> str:
+    """The same of HLO text: without the module's name and where in whose source each operation was written."""
+    return fingerprint(_METADATA.sub("", _SOURCES.sub("", _MODULE.sub("HloModule", text))))

@@ -135,6 +135,28 @@ class Changed:
     effect: Comparison
 
 
+@dataclasses.dataclass(frozen=True)
+class FlagEffect:
+    """One XLA option changed, against the default of the same cell.
+
+    Attributes:
+      option: "name=value".
+      note: What it does; "" for an option that is not in `xla_options`.
+      effect: The changed cell (a) against the default (b).
+      status, reason: Of the changed cell.
+      same_program: Whether the optimised HLO is that of the default; None where the framework does not give it.
+      acts_below: It acts below the HLO, or nobody declared where: an equal HLO does not say that nothing changed.
+    """
+
+    option: str
+    note: str
+    effect: Comparison
+    status: str
+    reason: str
+    same_program: bool | None
+    acts_below: bool
+
+
 @dataclasses.dataclass
 class Summary:
     """A run, analysed.
@@ -144,6 +166,7 @@ class Summary:
       pairs: Between frameworks, same arm; the primary family is those of the headline arm.
       arms: Within a framework: eager against each other arm.
       definitions: Framework -> arm -> what it is.
+      flags: XLA options against the default, the fastest first.
       shares: "timed": share of the wall time after warm-up inside timed blocks; "start", "build", "measure": shares of
         the whole launch time.
     """
@@ -163,3 +186,4 @@ class Summary:
     shares: dict[str, float]
     problems: list[str]
     definitions: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    flags: list[FlagEffect] = dataclasses.field(default_factory=list)

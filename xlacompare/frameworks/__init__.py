@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from xlacompare.core import census, errors, program
+from xlacompare.core import census, errors, program, xla_options
 from xlacompare.frameworks import interface, ranks
 
 
@@ -93,6 +93,8 @@ def arms(name: str) -> ModuleType:
     cache) and environment(platform, num_threads); where the framework runs on PJRT plugins that are not its own also
     plugin_environment(plugin, platform, num_threads).
 
+    One whose compiler is XLA also has XLA_OPTIONS (`interface.XlaOptions`).
+
     Raises:
       MissingFrameworkError: There is none: the framework has collectives only, or its package cannot be imported.
     """
@@ -139,9 +141,13 @@ def settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of them that go to `Framework.build`."""
+    """Those of them that go to `Framework.build`, and the XLA option of an ablation where the build takes it."""
     table = arms(name).SETTINGS
-    return {key: value for key, value in settings(name, changed).items() if table[key].where == "build"}
+    chosen = {key: value for key, value in settings(name, changed).items() if table[key].where == "build"}
+    takes = getattr(arms(name), "XLA_OPTIONS", None)
+    if takes is not None and takes.where == "build" and xla_options.CHANGED in changed:
+        chosen[xla_options.CHANGED] = changed[xla_options.CHANGED]
+    return chosen
 
 
 def load_framework(name: str) -> interface.Framework:
@@ -198,3 +204,13 @@ def count(name: str, step: interface.TrainStep) -> census.Counted:
         raise errors.UnsupportedError(f"framework {name!r} counts no operations: its program.py has no `count`")
     counted: census.Counted = function(step)
     return counted
+
+
+def optimised(name: str, step: interface.TrainStep) -> str | None:
+    """HLO of a built step after XLA's compiler; None where the framework does not give it. For its worker only."""
+    module = f"{entry(name).package}.program"
+    if importlib.util.find_spec(module) is None:
+        return None
+    function = getattr(importlib.import_module(module), "optimised", None)
+    text: str | None = None if function is None else function(step)
+    return text

@@ -58,6 +58,20 @@ class Setting:
     note: str = ""
 
 
+@dataclasses.dataclass(frozen=True)
+class XlaOptions:
+    """How a framework gives XLA's options to the compiler, for --ablate_flags. One without has no XLA.
+
+    Attributes:
+      where: "build" (an option of one compilation: `Framework.build` takes `xla_options.CHANGED` among its settings) or
+        "environment" (a worker process of its own, since XLA reads XLA_FLAGS once).
+      arms: Compiler arms that are compiled with them.
+    """
+
+    where: str
+    arms: tuple[str, ...]
+
+
 @dataclasses.dataclass
 class CompileTimes:
     """Seconds of the first build; None where a framework cannot tell the phase apart (say so in `note`)."""

@@ -231,6 +231,7 @@ class Campaign(journal.Journal):
                 "steps_per_block": outcome.built.get("steps_per_block"),
                 "memory": outcome.finished.get("memory"),
                 "program": outcome.program,
+                "optimised": outcome.finished.get("optimised"),
                 "census": outcome.census,
                 "replay": outcome.built.get("replay"),
                 "start": {k: v for k, v in outcome.started.items() if k != "describe"},

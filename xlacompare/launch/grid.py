@@ -10,7 +10,7 @@ from typing import Any
 
 from xlacompare import frameworks, workloads
 from xlacompare.core import cell as cells
-from xlacompare.core import config, errors, plugin
+from xlacompare.core import config, errors, plugin, xla_options
 from xlacompare.launch import planted
 from xlacompare.workloads import spec
 
@@ -56,6 +56,8 @@ def expand(run: config.RunConfig) -> Grid:
                         found.extend(variants)
                     else:
                         lacking.append((variants[0], reason))
+    if run.ablate_flags and not any(cell.option for cell in found):
+        raise errors.BadInputError(_no_options(run))
     if not found:
         raise errors.BadInputError("; ".join(dict.fromkeys(reason for _, reason in lacking)))
     return Grid((*found, *(_asked_replays(run, found) if run.replay else ())), tuple(lacking))
@@ -141,7 +143,7 @@ def _variants(run: config.RunConfig, name: str, compiler: str, workload: spec.Wo
     differing = {s.name: s.shipped for s in frameworks.arms(name).SETTINGS.values() if s.shipped != s.matched}
     shipped = dataclasses.replace(base, label="shipped", changed=tuple(sorted(differing.items())))
     if run.settings == "matched":
-        return [base]
+        return [base, *_ablated(base, run)]
     if run.settings == "shipped":
         return [shipped]
     single = [
@@ -149,6 +151,24 @@ def _variants(run: config.RunConfig, name: str, compiler: str, workload: spec.Wo
         for setting, value in sorted(differing.items())
     ]
     return [base, shipped, *(single if run.itemise else [])]
+
+
+def _ablated(base: cells.Cell, run: config.RunConfig) -> list[cells.Cell]:
+    """The cell with one XLA option changed, for each; none where its framework or arm has no XLA to hand them to."""
+    takes = getattr(frameworks.arms(base.framework), "XLA_OPTIONS", None)
+    if takes is None or base.compiler not in takes.arms:
+        return []
+    return [base.with_option(text) for text in xla_options.chosen(run.ablate_flags, run.platform)]
+
+
+def _no_options(run: config.RunConfig) -> str:
+    """Why no cell of a run takes an XLA option, and what does."""
+    able = [name for name in frameworks.known() if hasattr(frameworks.arms(name), "XLA_OPTIONS")]
+    here = [name for name in run.frameworks if name in able]
+    if not here:
+        return f"--ablate_flags: {', '.join(run.frameworks)} has no XLA; give --framework={' or '.join(able)}"
+    wanted = dict.fromkeys(arm for name in here for arm in frameworks.arms(name).XLA_OPTIONS.arms)
+    return f"--ablate_flags: no arm that can be measured here takes XLA options; give --compiler={' or '.join(wanted)}"
 
 
 def worker_environment(
@@ -174,14 +194,22 @@ def worker_environment(
         environment.update(dict.fromkeys(arms.CACHE_VARIABLES, cache))
     if dumps is not None:
         environment.update(dict.fromkeys(getattr(arms, "PROGRAM_VARIABLES", ()), dumps))
-    for key, value in arms.ARMS[cell.compiler].environment.items():
+    for key, value in [*arms.ARMS[cell.compiler].environment.items(), *_option_variables(cell)]:
         environment[key] = _joined(key, environment.get(key, os.environ.get(key)), value)
     return environment
 
 
+def _option_variables(cell: cells.Cell) -> list[tuple[str, str]]:
+    """Variable and flag of the cell's XLA option where its framework takes it from the environment."""
+    takes = getattr(frameworks.arms(cell.framework), "XLA_OPTIONS", None)
+    if cell.option is None or takes is None or takes.where != "environment":
+        return []
+    return [xla_options.variable(cell.option)]
+
+
 def _joined(key: str, present: str | None, value: str) -> str:
     """Flags are added to flags that are there already; every other variable is replaced."""
-    return f"{present} {value}" if key.endswith("_FLAGS") and present else value
+    return f"{present} {value}" if key.endswith(("_FLAGS", "_ARGS")) and present else value
 
 
 def pinned_cores(cell: cells.Cell, run: config.RunConfig, available: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -135,6 +135,8 @@ class Worker:
         if oom or "MemoryError" in tail or "RESOURCE_EXHAUSTED" in tail or "OutOfMemoryError" in tail:
             reason = f"the worker ran out of memory ({tail or _ended(code)}); log: {self.log}"
             return WorkerError("out_of_memory", reason, False)
+        if refused := hints.refused_flag(self.log):
+            return WorkerError("unsupported", f"{refused}; log: {self.log}", False)
         said = f"{tail or 'no output'}{hints.hint(tail)}"
         return WorkerError("crash", f"the worker {_ended(code)}: {said}; log: {self.log}", False)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from xlacompare import frameworks
 from xlacompare.core import cell as cells
-from xlacompare.core import errors
+from xlacompare.core import errors, program
 from xlacompare.frameworks import gate, interface
 from xlacompare.graph import program_file
 from xlacompare.launch import bench, planted, protocol, replay_bench
@@ -137,7 +137,9 @@ class Session:
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory, and where asked the cost of building again in this process; then frees the cell."""
         made = self.benches.pop(request["cell"])
+        text = frameworks.optimised(self.loaded.name, made.step) if request["fingerprint"] else None
         answer = made.finish(rebuild=request["rebuild"])
+        answer["optimised"] = None if text is None else program.optimised_fingerprint(text)
         del made
         gc.collect()
         return answer

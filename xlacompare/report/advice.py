@@ -82,7 +82,7 @@ def _finish(summary: results.Summary) -> Iterator[Step]:
 
 
 def _failed(summary: results.Summary) -> Iterator[Step]:
-    first = {r.status: r for r in reversed(summary.cells) if r.step is None}
+    first = {r.status: r for r in reversed(summary.cells) if r.step is None and r.cell.option is None}
     if "mismatch" in first:
         cell = first["mismatch"].cell
         flags = f"--framework={cell.framework} --workload={cell.workload} --compiler={cell.compiler} --launches=1"
@@ -153,6 +153,8 @@ def _replay(summary: results.Summary) -> Iterator[Step]:
 
 
 def _settings(summary: results.Summary) -> Iterator[Step]:
+    if summary.flags:
+        return  # --ablate_flags and --settings exclude each other
     if summary.config.get("settings", "matched") == "matched":
         yield Step("--settings=both", "what each framework's own defaults change")
     elif summary.settings and not any(":" in changed.label for changed in summary.settings):

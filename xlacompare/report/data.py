@@ -167,7 +167,7 @@ def reservations(pair: results.Comparison, summary: results.Summary) -> list[str
     members = [result for result in summary.cells if result.cell in (pair.a, pair.b)]
     if any(result.facts.get("synthetic") for result in members):
         found.append("synthetic inputs")
-    if pair.a.label != "matched":
+    if pair.a.label != "matched" and pair.a.option is None:
         found.append(f"settings {pair.a.label}: not the same work")
     if any(result.busy for result in members):
         found.append("machine busy")

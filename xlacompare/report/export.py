@@ -9,17 +9,19 @@ natural logarithms where `scale` is "log". Times are in seconds, sizes in bytes;
 
 CSV: one row per fact; empty where a column does not apply.
   kind         cell, pair (frameworks), arm (eager against another arm of a framework), setting (changed against
-               matched), gap (sum of its bars), bar, settings_bar and beside (not in the sum)
+               matched), flag (an XLA option against the default), gap (sum of its bars), bar, settings_bar and
+               beside (not in the sum)
   comparison, label, framework, compiler          the cell, or side a
   versus_label, versus_framework, versus_compiler side b
-  name         of a bar
+  name         of a bar; of a flag the option
   status, reason  of a cell: ok, or why there is no time; of a pair: `problem` and why there is no ratio
   unit         "s" or "ratio", of value, low, high
   value, low, high, level, n, df, method          the estimate; of a cell its seconds a step
   verdict, margin, p_value, adjusted_p, family    of pairs and arms
   gain         of a bar: share of a's step
 then the fields of a cell: median_s, p90_s, p99_s, dispatch_share, host_share, bound, hidden_s, cold_s, disk_s,
-memory_s, break_even_step, memory_bytes, flops_per_s, launches, blocks, disturbed, compiled.
+memory_s, break_even_step, memory_bytes, flops_per_s, launches, blocks, disturbed, compiled; program, of a flag: whether
+the optimised HLO is another than the default's.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from typing import Any
 
 from xlacompare.core import cell as cells
 from xlacompare.core import estimates, record, results
-from xlacompare.report import advice, data
+from xlacompare.report import advice, data, flag_table
 
 SCHEMA = 1
 COLUMNS = (
@@ -41,7 +43,7 @@ COLUMNS = (
     "name", "status", "reason", "unit", "value", "low", "high", "level", "n", "df", "method", "verdict", "margin",
     "p_value", "adjusted_p", "family", "gain", "median_s", "p90_s", "p99_s", "dispatch_share", "host_share", "bound",
     "hidden_s", "cold_s", "disk_s", "memory_s", "break_even_step", "memory_bytes", "flops_per_s", "launches",
-    "blocks", "disturbed", "compiled",
+    "blocks", "disturbed", "compiled", "program",
 )  # fmt: skip
 _OF_A_CELL = ("median_s", "p90_s", "p99_s", "dispatch_share", "host_share", "bound")
 
@@ -106,6 +108,8 @@ def rows(summary: results.Summary) -> Iterator[dict[str, Any]]:
             yield _comparison(kind, pair)
     for changed in summary.settings:
         yield _comparison("setting", changed.effect)
+    for found in summary.flags:
+        yield _flag(found)
     for gap in summary.gaps:
         yield {**_sides("gap", gap.a, gap.b), **_estimate(gap.total), "name": f"total by {gap.how}"}
         settings = data.settings_bar(summary, gap) if data.first_of_pair(summary, gap) else None
@@ -145,6 +149,11 @@ def _comparison(kind: str, pair: results.Comparison) -> dict[str, Any]:
         "verdict": judged.kind,
         **{key: getattr(judged, key) for key in ("margin", "p_value", "adjusted_p", "family")},
     }
+
+
+def _flag(found: results.FlagEffect) -> dict[str, Any]:
+    row = {**_comparison("flag", found.effect), "name": found.option, "program": flag_table.program(found)}
+    return row if found.status == "ok" else {**row, "status": found.status, "reason": found.reason}
 
 
 def _sides(kind: str, a: cells.Cell, b: cells.Cell | None) -> dict[str, Any]:

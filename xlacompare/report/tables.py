@@ -42,7 +42,7 @@ def write(page: pages.Page, summary: results.Summary, expert: bool) -> None:
 
 def _workload(page: pages.Page, summary: results.Summary, name: str, called: str, expert: bool) -> None:
     shown, wanted = data.arms(summary, expert), data.label(summary)
-    timed = [r for r in summary.cells if r.cell.comparison == name and r.step is not None]
+    timed = [r for r in summary.cells if r.cell.comparison == name and r.step is not None and not r.cell.option]
     chosen = [r for r in timed if r.cell.compiler in shown and (expert or r.cell.label == wanted)]
     if not chosen:
         return

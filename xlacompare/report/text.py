@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xlacompare.core import estimates, results
-from xlacompare.report import advice, data, words
+from xlacompare.report import advice, data, flag_table, words
 from xlacompare.report import page as pages
 
 STYLES = {"difference": "bold", "no_difference": "green", "inconclusive": "yellow", "problem": "red"}
@@ -23,6 +23,7 @@ def write(page: pages.Page, summary: results.Summary, expert: bool) -> None:
     """Writes the first screen."""
     _title(page, summary)
     _headlines(page, summary)
+    flag_table.write(page, summary)
     _bars(page, summary)
     _costs(page, summary, expert)
     _not_measured(page, summary, expert)
@@ -57,6 +58,8 @@ def _launches(summary: results.Summary) -> str:
 
 def _headlines(page: pages.Page, summary: results.Summary) -> None:
     pairs = data.lead_pairs(summary)
+    if summary.flags and not pairs:
+        return  # the options are what this run compares
     found = [data.headline(pair, summary) for pair in pairs]
     said = data.common_notes(found)
     page.heading("; ".join([_compared(summary, pairs), *said]))
@@ -220,7 +223,7 @@ def _not_measured(page: pages.Page, summary: results.Summary, expert: bool) -> N
     page.heading("Not measured")
     limit = 10_000 if expert else MAX_REASON
     short = 10_000 if expert else page.width - pages.INDENT
-    for who, status, reason in data.grouped_failures(summary.cells):
+    for who, status, reason in data.grouped_failures([r for r in summary.cells if r.cell.option is None]):
         lost = status in data.LOST or status == "mismatch"
         page.line(words.cut(f"{who}: {status}: {reason}", limit), "red" if lost else "")
     for who, note in data.disk_notes(summary.cells):

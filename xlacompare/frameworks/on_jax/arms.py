@@ -36,6 +36,9 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
 }
 
+# Options of one compilation: such cells share a process with the default. The other arms have options of their own.
+XLA_OPTIONS = interface.XlaOptions("build", ("compiled",))
+
 GATE_ARM = "compiled"
 
 # The arm whose program is replayed (`replay.py`): it is one XLA program of the whole step.

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from xlacompare.core import errors
+from xlacompare.core import errors, xla_options
 from xlacompare.frameworks import interface
 from xlacompare.frameworks.on_jax import counters, layers, models, staging
 from xlacompare.workloads import spec
@@ -167,7 +167,15 @@ def _fill(times: interface.CompileTimes, spent: counters.Counts) -> None:
     times.disk_cache_hits, times.disk_cache_misses = spent.disk_hits, spent.disk_misses
 
 
-def build(arm: str, step: StepFunction, state: State, batch: models.Batch, donate: bool, scope: Scope) -> Program:
+def build(
+    arm: str,
+    step: StepFunction,
+    state: State,
+    batch: models.Batch,
+    donate: bool,
+    scope: Scope,
+    changed: str | None = None,
+) -> Program:
     """The program of an arm.
 
     Args:
@@ -177,13 +185,37 @@ def build(arm: str, step: StepFunction, state: State, batch: models.Batch, donat
       batch: Likewise.
       donate: Whether a call consumes its state.
       scope: The cell's scope.
+      changed: An XLA option for this compilation, "name=value".
 
     Raises:
-      UnsupportedError: JAX has no such arm.
+      UnsupportedError: JAX has no such arm, or XLA does not take the option.
     """
     if arm == "eager":
         return op_by_op(step, scope)
     if arm not in COMPILER_OPTIONS:
         raise errors.UnsupportedError(f"arm {arm!r} does not exist in JAX")
     with scope():
-        return ahead_of_time(step, state, batch, donate, COMPILER_OPTIONS[arm])
+        if changed is None:
+            return ahead_of_time(step, state, batch, donate, COMPILER_OPTIONS[arm])
+        try:
+            return ahead_of_time(step, state, batch, donate, COMPILER_OPTIONS[arm] | option(changed))
+        except jax.errors.JaxRuntimeError as error:
+            raise _refusal(error) from error
+
+
+def option(text: str) -> dict[str, Any]:
+    """An option "name=value" for one compilation: jaxlib takes bool for bool, text for all else (0.10.2)."""
+    name, value = xla_options.split(text)
+    return {name: {"true": True, "false": False}.get(value, value)}
+
+
+def _refusal(error: jax.errors.JaxRuntimeError) -> Exception:
+    """Why XLA did not compile a step with an option that it compiles without; by jaxlib's words (0.10.2)."""
+    said = str(error).splitlines()[0]
+    if "RESOURCE_EXHAUSTED" in said:
+        return error
+    if "No such compile option" in said:
+        return errors.UnsupportedError(xla_options.UNKNOWN)
+    if "While setting option" in said:
+        return errors.UnsupportedError(f"{xla_options.REFUSED} ({said.partition(': ')[2]})")
+    return errors.UnsupportedError(f"this XLA does not compile the step with it: {said}")

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from xlacompare.core import errors, plugin
+from xlacompare.core import errors, plugin, xla_options
 from xlacompare.frameworks import interface
 from xlacompare.frameworks.on_jax import arms, compiler, counters, layers, models, optimizers, private
 from xlacompare.workloads import spec
@@ -157,7 +157,7 @@ class Adapter:
         """Places everything and builds the arm's program.
 
         Raises:
-          UnsupportedError: JAX lacks the arm, or a setting is unknown.
+          UnsupportedError: JAX lacks the arm, a setting is unknown, or XLA does not take the option.
         """
         if arm not in arms.ARMS:
             raise errors.UnsupportedError(f"jax has no arm {arm!r}: {arms.LACKS.get(arm, 'unknown arm')}")
@@ -175,7 +175,8 @@ class Adapter:
 
             placed = [_place(_batch(batch, precision)) for batch in batches]
             step = compiler.step_function(network, optimizer)
-            program = compiler.build(arm, step, make_state(), placed[0], chosen["donation"], scope)
+            changed = chosen.get(xla_options.CHANGED)
+            program = compiler.build(arm, step, make_state(), placed[0], chosen["donation"], scope, changed)
         return Step(program, network, scope, make_state, placed)
 
     def compile_count(self) -> int:
@@ -196,7 +197,7 @@ def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     chosen = {name: setting.matched for name, setting in arms.SETTINGS.items() if setting.where == "build"}
     for name in settings:
-        if name not in chosen:
+        if name not in chosen and name != xla_options.CHANGED:
             raise errors.UnsupportedError(f"jax has no build setting {name!r}; known: {', '.join(chosen)}")
     return chosen | dict(settings)
 

@@ -52,6 +52,12 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
     )
 
 
+def optimised(step: framework.Step) -> str | None:
+    """HLO after XLA's compiler; None for the eager arm, which has no program of the step."""
+    executable = getattr(step.program, "executable", None)
+    return None if executable is None else executable.as_text()
+
+
 def count(step: framework.Step) -> census.Counted:
     """What the step does: its program before the compiler, or the primitives that Python dispatches."""
     given = (step._state, step._batches[0])

@@ -48,6 +48,9 @@ ARMS: dict[str, interface.ArmSpec] = {
     ),
 }
 
+# torch_xla 2.9 hands no options to the compiler: XLA takes them from XLA_FLAGS, which it reads once.
+XLA_OPTIONS = interface.XlaOptions("environment", ("compiled", "openxla"))
+
 GATE_ARM = "compiled"
 
 # The arm whose program is replayed (`replay.py`): it is one XLA program of the whole step.

@@ -68,6 +68,11 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
     )
 
 
+def optimised(step: framework.Step) -> str | None:
+    """HLO after XLA's compiler; None where XLA was not told to write it (it is where programs are saved)."""
+    return step.optimised()
+
+
 def count(step: framework.Step) -> census.Counted:
     """What the step does: its lazy graph before it is launched, or the aten operations of eager mode.
 

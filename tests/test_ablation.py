@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests import conftest
 from tests import report_samples as made
 from xlacompare.core import analysis, config, errors, program, record, results, xla_options
 from xlacompare.launch import grid, hints, pool
-from xlacompare.report import flag_table, render
+from xlacompare.report import advice, flag_table, render
 
 FUSION, FAST, BOGUS = "xla_disable_hlo_passes=fusion", "xla_cpu_enable_fast_math=true", "xla_no_such_option=1"
 OWN = "xla_cpu_of_the_user=7"
@@ -161,6 +162,19 @@ def test_json_and_csv():
     assert [row["name"] for row in rows] == [FAST, OWN, FUSION, BOGUS]
     assert 1.45 < float(rows[2]["value"]) < 1.55 and rows[2]["program"] == flag_table.CHANGED
     assert rows[3]["status"] == "unsupported" and rows[3]["reason"] == xla_options.UNKNOWN
+
+
+def test_the_printed_command_asks_for_the_same_options(tmp_path):
+    commas = ("xla_disable_hlo_passes=fusion,cse", FAST)
+    values = config.RunConfig(("torch",), ablate_flags=commas).to_dict()
+    words = shlex.split(advice.command(values, {}))
+    assert words[-1] == f'--ablate_flags="{commas[0]}",{FAST}'
+    code = (
+        "import sys; from absl import flags; from xlacompare import run_steps; run_steps.define_flags();"
+        f"flags.FLAGS(sys.argv); assert run_steps.read_config().ablate_flags == {commas!r}"
+    )
+    child = conftest.run_child(["-c", code, words[-1]])
+    assert child.returncode == 0, child.stderr
 
 
 def test_names_and_sources_are_not_the_program():

@@ -58,9 +58,15 @@ def _default(field: dataclasses.Field[Any], values: dict[str, Any], machine: Map
 
 
 def _flag(name: str, value: Any) -> str:
-    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value:g}" if _is_float(value) else value
+    shown = _listed(value) if isinstance(value, tuple) else f"{value:g}" if _is_float(value) else value
     flag = _FLAGS.get(name, name)
     return f"--{flag}" if value is True else f"--{flag}={shown}"
+
+
+def _listed(items: tuple[Any, ...]) -> str:
+    """Items by commas, as absl reads a list (CSV): one with a comma in quotes, which the shell must not take."""
+    text = ",".join(f'"{item}"' if "," in str(item) else str(item) for item in items)
+    return f"'{text}'" if '"' in text else text
 
 
 def _is_float(value: Any) -> bool:

@@ -22,7 +22,7 @@ import pytest
 from tests import conftest
 from xlacompare import frameworks
 from xlacompare.collectives import request
-from xlacompare.core import estimates, machine
+from xlacompare.core import estimates, foreign, machine
 from xlacompare.launch import crews, launchers, world
 
 LOOPS = pathlib.Path(__file__).parent / "frameworks" / "bare_loops"
@@ -30,7 +30,7 @@ NAMES = ("torch", "jax")
 # Bytes -> all-reduces of a block.
 BLOCKS = {1 << 20: 16, 16 << 20: 3}
 LIMITS = (0.95, 1.05)
-ATTEMPTS = 3
+ATTEMPTS, MAX_FOREIGN_SHARE = 3, 0.10
 
 
 class Bare:
@@ -133,13 +133,18 @@ def test_busbw_is_that_of_a_plain_loop(name, tmp_path):
         pytest.skip(f"{name} is not installed")
     with side_by_side(name, tmp_path) as (ours, bare):
         for size in BLOCKS:
-            # Red only when all of the interval says that we are slower or faster, and says so again: what else runs on
-            # these cores takes one side's turn and spares the other's for seconds, a harness that costs something does
-            # not stop.
-            seen = [ratio(ours, bare, size, 20).ratio()]
-            while not possible(seen[-1]) and len(seen) < ATTEMPTS:
-                seen.append(ratio(ours, bare, size, 20).ratio())
-            assert possible(seen[-1]), f"{size} bytes: {seen}"
+            # Red only when all of the interval says that we are slower or faster, in a stretch that others left alone:
+            # by the product's own rule, times that others disturbed are no samples.
+            pids = [*ours.pids, *(rank.pid for rank in bare.ranks)]
+            for _ in range(ATTEMPTS):
+                before = foreign.snapshot(machine.available_cores(), pids)
+                seen = ratio(ours, bare, size, 20).ratio()
+                share = foreign.foreign_cpu(before, foreign.snapshot(machine.available_cores(), pids)).share
+                if possible(seen) or not share or share <= MAX_FOREIGN_SHARE:
+                    break
+            else:
+                pytest.skip(f"in {ATTEMPTS} attempts other processes took {share:.0%} of the cores and more than 10%")
+            assert possible(seen), f"{size} bytes: {seen}; others took {share}"
 
 
 def possible(found: tuple[float, float, float]) -> bool:

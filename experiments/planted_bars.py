@@ -38,7 +38,7 @@ BASE = "matched"
 # Variant -> (where it is planted, what, the bar that it belongs to). XLA's flags need a process of their own, and the
 # host's times of two processes differ by more than the margin: flags are planted on the side with little host time.
 PLANTED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "transposes": ("torch_xla", {"transposes": 6}, bars.LOWERING),
+    "transposes": ("torch_xla", {"transposes": 2}, bars.LOWERING),
     "no fusion emitters": ("jax", {planted.XLA_FLAGS: "--xla_cpu_use_fusion_emitters=false"}, bars.BUILD),
     "no fusion": ("jax", {planted.XLA_FLAGS: "--xla_disable_hlo_passes=fusion"}, bars.BUILD),
     "sleep": ("torch_xla", {planted.SLEEP_S: 0.002}, bars.HOST),

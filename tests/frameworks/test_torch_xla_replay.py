@@ -84,7 +84,7 @@ def test_planted_transposes_are_in_the_program_and_change_no_value(adapter):
     """Of the experiment `planted_bars`: alive in what torch_xla emits, and the step's losses are the same."""
     workload, inputs = cases.inputs("mlp")
     counts, losses = [], []
-    for pairs in (0, 6):
+    for pairs in (0, 2):
         settings = {planted_arms.TRANSPOSES: pairs}
         given = (inputs.parameters, inputs.buffers, inputs.batches)
         step = planted.Adapter().build(workload, *given, "float32", "compiled", settings)
@@ -92,5 +92,5 @@ def test_planted_transposes_are_in_the_program_and_change_no_value(adapter):
         step.run(0)
         losses.append(step.loss())
         step.close()
-    assert counts[1] - counts[0] == 6
+    assert counts[1] - counts[0] == 2
     assert losses[0] == losses[1]

@@ -136,11 +136,12 @@ class Session:
 
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory, and where asked the cost of building again in this process; then frees the cell."""
+        step = self._own_step(request["cell"]) if request["fingerprint"] else None
+        text = None if step is None else frameworks.optimised(self.loaded.name, step)
         made = self.benches.pop(request["cell"])
-        text = frameworks.optimised(self.loaded.name, made.step) if request["fingerprint"] else None
         answer = made.finish(rebuild=request["rebuild"])
         answer["optimised"] = None if text is None else program.optimised_fingerprint(text)
-        del made
+        del made, step
         gc.collect()
         return answer
 

@@ -43,6 +43,15 @@ def dot_form(batch: int, rows: int, columns: int, contracted: int) -> Form:
     return batch, min(rows, columns), max(rows, columns), contracted
 
 
+def dot_extents(
+    left: Sequence[int], right: Sequence[int], batch_axes: Iterable[int], contracted_axes: Iterable[int]
+) -> tuple[int, int, int, int]:
+    """Batch, rows, columns and contracted extent of a product of two shapes; both kinds of axes are the left one's."""
+    batch, contracted = (math.prod(left[axis] for axis in axes) for axes in (batch_axes, contracted_axes))
+    rows, columns = (math.prod(shape) // max(1, batch * contracted) for shape in (left, right))
+    return batch, rows, columns, contracted
+
+
 def dot(batch: int, rows: int, columns: int, contracted: int, shapes: str = "", layer: str = "") -> Product:
     """[batch, rows, contracted] x [batch, contracted, columns]."""
     text = shapes or f"[{rows},{contracted}] x [{contracted},{columns}]" + (f", {batch} times" if batch > 1 else "")

@@ -65,16 +65,17 @@ def _extents(text: str | None, steps: int) -> list[int]:
     return [int(part) for part in text.split("x")] if text else [1] * steps
 
 
-def form(home: modules.Computation, item: modules.Instruction) -> products.Form:
-    """Of a matrix product or convolution, see `core.products`."""
+def product(home: modules.Computation, item: modules.Instruction) -> products.Product:
+    """A matrix product or convolution as `core.products` has it."""
+    return products.Product(item.opcode, _form(home, item), flops(home, item), shapes(home, item))
+
+
+def _form(home: modules.Computation, item: modules.Instruction) -> products.Form:
     if item.opcode == products.CONVOLUTION:
         return products.convolution_form(item.arrays[0].shape)
     left, right = (operand.arrays[0].shape for operand in home.operands(item)[:2])
-    batched = numbers(item.attributes.get("lhs_batch_dims", ""))
-    batch = math.prod(left[axis] for axis in batched)
-    contracted = math.prod(left[axis] for axis in numbers(item.attributes.get("lhs_contracting_dims", "")))
-    rows, columns = (math.prod(shape) // max(1, batch * contracted) for shape in (left, right))
-    return products.dot_form(batch, rows, columns, contracted)
+    axes = (numbers(item.attributes.get(name, "")) for name in ("lhs_batch_dims", "lhs_contracting_dims"))
+    return products.dot_form(*products.dot_extents(left, right, *axes))
 
 
 def moved_bytes(home: modules.Computation, item: modules.Instruction) -> int:

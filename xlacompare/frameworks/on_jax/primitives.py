@@ -5,13 +5,12 @@ The trace (`jax.make_jaxpr`) runs nothing and drops nothing: a product whose res
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 from collections.abc import Iterator
 from typing import Any
 
-from xlacompare.core import census, products
+from xlacompare.core import census, products, tally
 
 _TYPES = {"float": "f", "int": "s", "uint": "u", "bfloat": "bf", "complex": "c"}
 _CALLS = (
@@ -28,36 +27,13 @@ _CALLS = (
 _LOOPS = ("while", "cond")
 
 
-@dataclasses.dataclass
-class _Found:
-    opcodes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    converts: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
-    heavy: dict[tuple[Any, ...], dict[str, Any]] = dataclasses.field(default_factory=dict)
-    moves: dict[tuple[str, str], dict[str, Any]] = dataclasses.field(default_factory=dict)
-    bytes: int = 0
-    unknown_trips: int = 0
-
-
 def of_jaxpr(jaxpr: Any) -> census.Census:
     """Counts a closed jaxpr through the ones that it calls; a scan's as often as it runs."""
-    found = _Found()
+    found = tally.Tally()
     for equation, times in _walk(jaxpr.jaxpr, 1):
         found.unknown_trips += times is None
         _count(found, equation, 1 if times is None else times)
-    heavy = sorted(found.heavy.values(), key=lambda entry: -entry["flops"])
-    return census.Census(
-        instructions=sum(found.opcodes.values()),
-        opcodes=dict(found.opcodes.most_common()),
-        flops=sum(entry["flops"] for entry in heavy),
-        bytes=found.bytes,
-        heavy=heavy,
-        fusions={},
-        moves=sorted(found.moves.values(), key=lambda entry: -entry["bytes"]),
-        custom_calls={},
-        collectives=[],
-        converts=dict(found.converts.most_common()),
-        unknown_trips=found.unknown_trips,
-    )
+    return found.census()
 
 
 def _walk(jaxpr: Any, times: int | None) -> Iterator[tuple[Any, int | None]]:
@@ -82,44 +58,34 @@ def _jaxprs(value: Any) -> list[Any]:
     return [part for item in value for part in _jaxprs(item)] if isinstance(value, tuple | list) else []
 
 
-def _count(found: _Found, equation: Any, times: int) -> None:
+def _count(found: tally.Tally, equation: Any, times: int) -> None:
     name = equation.primitive.name
     given, got = (
         [item.aval for item in side if hasattr(item.aval, "shape")] for side in (equation.invars, equation.outvars)
     )
-    moved = times * sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in (*given, *got))
+    moved = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in (*given, *got))
     text = f"{' x '.join(map(_text, given))} -> {', '.join(map(_text, got))}"
     found.opcodes[name] += times
-    found.bytes += moved
+    found.bytes += times * moved
     if name == "convert_element_type" and given[0].dtype != got[0].dtype:
         found.converts[f"{_type(given[0].dtype)} -> {_type(got[0].dtype)}"] += times
     if name in ("transpose", "copy"):
-        entry = found.moves.setdefault((name, text), {"opcode": name, "shapes": text, "count": 0, "bytes": 0})
-        entry["count"] += times
-        entry["bytes"] += moved
+        found.move(name, text, moved, times)
     if name in _PRODUCTS:
-        opcode, form, flops = _PRODUCTS[name](equation.params, *(tuple(aval.shape) for aval in (*given[:2], got[0])))
+        product = _PRODUCTS[name](equation.params, *(tuple(aval.shape) for aval in (*given[:2], got[0])))
         precision = str(equation.params.get("precision") or "")
-        entry = {"opcode": opcode, "form": form, "shapes": text, "dtype": _type(got[0].dtype), "precision": precision}
-        key = tuple(entry.values())
-        kept = found.heavy.setdefault(key, {**entry, "promoted_from": "", "count": 0, "flops": 0, "layers": []})
-        kept["count"] += times
-        kept["flops"] += times * flops
+        found.multiply(dataclasses.replace(product, shapes=text), _type(got[0].dtype), precision, times=times)
 
 
 Shape = tuple[int, ...]
-Made = tuple[str, products.Form, int]
 
 
-def _dot(params: dict[str, Any], left: Shape, right: Shape, result: Shape) -> Made:
-    (contracted_axes, _), (batch_axes, _) = params["dimension_numbers"]
-    contracted, batch = (math.prod(left[axis] for axis in axes) for axes in (contracted_axes, batch_axes))
-    rows, columns = (math.prod(shape) // max(1, batch * contracted) for shape in (left, right))
-    product = products.dot(batch, rows, columns, contracted)
-    return product.opcode, product.form, product.flops
+def _dot(params: dict[str, Any], left: Shape, right: Shape, result: Shape) -> products.Product:
+    (contracted, _), (batch, _) = params["dimension_numbers"]
+    return products.dot(*products.dot_extents(left, right, batch, contracted))
 
 
-def _convolution(params: dict[str, Any], left: Shape, right: Shape, result: Shape) -> Made:
+def _convolution(params: dict[str, Any], left: Shape, right: Shape, result: Shape) -> products.Product:
     numbers = params["dimension_numbers"]
     windows = [
         products.Window(
@@ -135,7 +101,7 @@ def _convolution(params: dict[str, Any], left: Shape, right: Shape, result: Shap
     ]
     batch, features = (result[axis] for axis in numbers.out_spec[:2])
     flops = products.convolution_flops(batch, right[numbers.rhs_spec[1]], features, windows)
-    return products.CONVOLUTION, products.convolution_form(result), flops
+    return products.Product(products.CONVOLUTION, products.convolution_form(result), flops, "")
 
 
 _PRODUCTS = {"dot_general": _dot, "conv_general_dilated": _convolution}

@@ -6,16 +6,16 @@ operation passes through Python.
 
 from __future__ import annotations
 
-import collections
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from xlacompare.core import census, products
+from xlacompare.core import census, tally
 from xlacompare.frameworks.on_torch import counters, dispatched_collectives, multiplied
+from xlacompare.frameworks.on_torch.dispatched_collectives import nbytes
 
 COPIES = {"aten.clone", "aten.copy_", "aten._to_copy", "aten.contiguous", "aten._copy_from", "aten.detach_copy"}
 # Views of memory in native torch; copies where a device has no views.
@@ -40,11 +40,7 @@ class Count(TorchDispatchMode):
           identity: What a tensor and its views have in common; by default their memory.
         """
         super().__init__()
-        self.opcodes: collections.Counter[str] = collections.Counter()
-        self.converts: collections.Counter[str] = collections.Counter()
-        self.bytes = 0
-        self.heavy: dict[tuple[Any, ...], dict[str, Any]] = {}
-        self.moves: dict[tuple[str, str], dict[str, Any]] = {}
+        self.tally = tally.Tally()
         self.collectives: list[census.LoweredCollective] = []
         self._identity = identity or memory
         self._layers: dict[int, str] = dict(layers or {})
@@ -60,47 +56,33 @@ class Count(TorchDispatchMode):
 
     def census(self) -> census.Census:
         """What was counted so far."""
-        heavy = sorted(self.heavy.values(), key=lambda entry: -entry["flops"])
-        return census.Census(
-            instructions=sum(self.opcodes.values()),
-            opcodes=dict(self.opcodes.most_common()),
-            flops=sum(entry["flops"] for entry in heavy),
-            bytes=self.bytes,
-            heavy=heavy,
-            fusions={},
-            moves=sorted(self.moves.values(), key=lambda entry: -entry["bytes"]),
-            custom_calls={name: n for name, n in self.opcodes.items() if name.partition(".")[0] not in _OWN},
-            collectives=[item.to_dict() for item in self.collectives],
-            converts=dict(self.converts.most_common()),
-            unknown_trips=0,
-        )
+        called = self.tally.opcodes.items()
+        own = {name: n for name, n in called if name.partition(".")[0] not in _OWN}
+        return self.tally.census(custom_calls=own, collectives=self.collectives)
 
     def _count(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         name = str(function._overloadpacket)
         if name.partition(".")[0] in _MARKS:
             return
         given, got = tensors((args, kwargs)), tensors(result)
-        self.opcodes[name] += 1
+        self.tally.opcodes[name] += 1
         if dispatched_collectives.is_one(name):
             found = dispatched_collectives.lowered(function, args, kwargs, result)
             self.collectives += [] if found is None else [found]
             return
         view = _is_view(function)
-        moved = 0 if view or name in FREE else _bytes(given) + _bytes(got or _written(function, args))
-        self.bytes += moved
+        moved = 0 if view or name in FREE else nbytes(given) + nbytes(got or _written(function, args))
+        self.tally.bytes += moved
         if name in TRANSPOSES or (name in COPIES and not _is_convert(given, got)):
-            self._move("transpose" if name in TRANSPOSES else "copy", given, got, moved)
+            shapes = f"{multiplied.described(given)} -> {multiplied.described(got)}"
+            self.tally.move("transpose" if name in TRANSPOSES else "copy", shapes, moved)
         self._convert(name, given, got)
         for product in multiplied.products_of(name, args, kwargs, got):
-            self._multiply(product, given, got)
+            dtype = counters.xla_type(got[0].dtype)
+            precision = torch.get_float32_matmul_precision() if dtype == "f32" else ""
+            self.tally.multiply(product, dtype, precision, layer=self._layer(given))
         if not view:
             self._renew(name, given, got)
-
-    def _move(self, opcode: str, given: Sequence[torch.Tensor], got: Sequence[torch.Tensor], moved: int) -> None:
-        key = opcode, f"{multiplied.described(given)} -> {multiplied.described(got)}"
-        entry = self.moves.setdefault(key, {"opcode": key[0], "shapes": key[1], "count": 0, "bytes": 0})
-        entry["count"] += 1
-        entry["bytes"] += moved
 
     def _convert(self, name: str, given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> None:
         """A conversion that was asked for, or one that an operation makes of operands of unlike types."""
@@ -110,31 +92,14 @@ class Count(TorchDispatchMode):
         if name in COPIES:
             source = given[-1].dtype  # copy_(target, source)
             if source != target:
-                self.converts[f"{counters.xla_type(source)} -> {counters.xla_type(target)}"] += 1
+                self.tally.converts[f"{counters.xla_type(source)} -> {counters.xla_type(target)}"] += 1
             return
         if not target.is_floating_point:
             return
         for tensor in given:
             narrow = tensor.dtype.is_floating_point and tensor.dtype.itemsize < target.itemsize
             if narrow and tensor.dim():  # a scalar takes the other operand's type
-                self.converts[f"{counters.xla_type(tensor.dtype)} -> {counters.xla_type(target)} in {name}"] += 1
-
-    def _multiply(self, product: products.Product, given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> None:
-        dtype = counters.xla_type(got[0].dtype)
-        entry = {
-            "opcode": product.opcode,
-            "form": product.form,
-            "shapes": product.shapes,
-            "dtype": dtype,
-            "precision": torch.get_float32_matmul_precision() if dtype == "f32" else "",
-            "promoted_from": "",
-        }
-        kept = self.heavy.setdefault(tuple(entry.values()), {**entry, "count": 0, "flops": 0, "layers": []})
-        kept["count"] += 1
-        kept["flops"] += product.flops
-        layer = self._layer(given)
-        if layer and layer not in kept["layers"]:
-            kept["layers"].append(layer)
+                self.tally.converts[f"{counters.xla_type(tensor.dtype)} -> {counters.xla_type(target)} in {name}"] += 1
 
     def _layer(self, given: Sequence[torch.Tensor]) -> str:
         """Of a product: that of the parameter it reads, else the one layer that read the same activations before."""
@@ -174,10 +139,6 @@ def memory(tensor: torch.Tensor) -> int | None:
 def tensors(tree: Any) -> list[torch.Tensor]:
     """Tensors among arguments or results, in order."""
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-
-
-def _bytes(found: Iterable[torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in found)
 
 
 def _is_convert(given: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> bool:

@@ -6,6 +6,7 @@ all-reduce.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -61,8 +62,8 @@ def lowered(
     return census.LoweredCollective(
         opcode=_OPCODES.get(bare, bare.replace("_", "-")),
         dtype=counters.xla_type(given[0].dtype) if given else "",
-        operand_bytes=0 if bare == "recv" else _bytes(given),
-        result_bytes=0 if bare == "send" else _bytes(filled),
+        operand_bytes=0 if bare == "recv" else nbytes(given),
+        result_bytes=0 if bare == "send" else nbytes(filled),
         operands=max(1, len(given)),
         groups=() if group is None else (counters.ranks_of_group(group),),
         reduction=counters.reduction_name(named["reduce_op"]) if "reduce_op" in named else "",
@@ -83,5 +84,6 @@ def _flat(value: Any) -> list[torch.Tensor]:
     return [tensor for item in value for tensor in _flat(item)] if isinstance(value, list | tuple) else []
 
 
-def _bytes(found: list[torch.Tensor]) -> int:
+def nbytes(found: Iterable[torch.Tensor]) -> int:
+    """Of the elements of some tensors."""
     return sum(tensor.numel() * tensor.element_size() for tensor in found)

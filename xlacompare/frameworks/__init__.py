@@ -157,18 +157,21 @@ def load_framework(name: str) -> interface.Framework:
     return module.Adapter()
 
 
+def _file(name: str, file: str) -> ModuleType | None:
+    """A file of a framework's folder that it may lack; it is imported, so call this in a worker process only."""
+    module = f"{entry(name).package}.{file}"
+    return importlib.import_module(module) if importlib.util.find_spec(module) is not None else None
+
+
 def capture(name: str, step: interface.TrainStep, title: str = "") -> program.Program:
     """The program of a step that `Framework.build` made. Call it in the worker process that built it only.
 
     Raises:
       UnsupportedError: The framework, or this arm, has no program in StableHLO.
     """
-    try:
-        module = importlib.import_module(f"{entry(name).package}.program")
-    except ModuleNotFoundError as error:
-        if error.name != f"{entry(name).package}.program":
-            raise
-        raise errors.UnsupportedError(f"framework {name!r} captures no program: its folder has no program.py") from None
+    module = _file(name, "program")
+    if module is None:
+        raise errors.UnsupportedError(f"framework {name!r} captures no program: its folder has no program.py")
     captured: program.Program = module.capture(step, title)
     return captured
 
@@ -184,10 +187,10 @@ def replay(name: str, captured: program.Program, computation: bytes) -> Any:
     Raises:
       UnsupportedError: The framework runs no programs but its own.
     """
-    module = f"{entry(name).package}.replay"
-    if importlib.util.find_spec(module) is None:
+    module = _file(name, "replay")
+    if module is None:
         raise errors.UnsupportedError(f"framework {name!r} runs no captured programs: its folder has no replay.py")
-    return importlib.import_module(module).prepare(captured, computation)
+    return module.prepare(captured, computation)
 
 
 def count(name: str, step: interface.TrainStep) -> census.Counted:
@@ -196,21 +199,17 @@ def count(name: str, step: interface.TrainStep) -> census.Counted:
     Raises:
       UnsupportedError: The framework, or this arm, cannot say.
     """
-    module = f"{entry(name).package}.program"
-    if importlib.util.find_spec(module) is None:
+    module = _file(name, "program")
+    if module is None:
         raise errors.UnsupportedError(f"framework {name!r} counts no operations: its folder has no program.py")
-    function = getattr(importlib.import_module(module), "count", None)
-    if function is None:
+    if not hasattr(module, "count"):
         raise errors.UnsupportedError(f"framework {name!r} counts no operations: its program.py has no `count`")
-    counted: census.Counted = function(step)
+    counted: census.Counted = module.count(step)
     return counted
 
 
 def optimised(name: str, step: interface.TrainStep) -> str | None:
     """HLO of a built step after XLA's compiler; None where the framework does not give it. For its worker only."""
-    module = f"{entry(name).package}.program"
-    if importlib.util.find_spec(module) is None:
-        return None
-    function = getattr(importlib.import_module(module), "optimised", None)
+    function = getattr(_file(name, "program"), "optimised", None)
     text: str | None = None if function is None else function(step)
     return text

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 from collections.abc import Callable
 
 from absl import app, flags
 
+from xlacompare import entry
 from xlacompare.core import errors
 
 # What the system says -> what it usually means for a run.
@@ -46,9 +46,7 @@ def words_of(argv: list[str]) -> tuple[list[str], list[str]]:
 
 def launch(body: Callable[[], int]) -> None:
     """Runs a command's body under absl and exits with its code."""
-    # A scheduler's TERM ends a run as Ctrl-C does; and Ctrl-C works where a background shell had it ignored.
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_number, signal.default_int_handler)
+    entry.answer_interrupts()
     app.run(lambda _: _guarded(body), flags_parser=_helped)
 
 

@@ -9,7 +9,13 @@ import importlib
 import signal
 import sys
 
-INTERRUPTED = 130  # as errors.EXIT_INTERRUPTED, which is not imported yet
+from xlacompare.core import errors
+
+
+def answer_interrupts() -> None:
+    """A scheduler's TERM ends a run as Ctrl-C does; and Ctrl-C works where a background shell had it ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
 
 
 def main(module: str) -> None:
@@ -18,14 +24,12 @@ def main(module: str) -> None:
     Args:
       module: Has `define_flags()` and `body()`, which returns an exit code.
     """
-    # A scheduler's TERM ends a run as Ctrl-C does; and Ctrl-C works where a background shell had it ignored.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
+    answer_interrupts()
     try:
         found = importlib.import_module(module)
         command = importlib.import_module("xlacompare.command")
         found.define_flags()
     except KeyboardInterrupt:
         sys.stderr.write("xlacompare: interrupted before anything was run\n")
-        sys.exit(INTERRUPTED)
+        sys.exit(errors.EXIT_INTERRUPTED)
     command.launch(found.body)

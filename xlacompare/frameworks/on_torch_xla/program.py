@@ -36,12 +36,7 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
     """
     if compiler.BUILDERS[step.arm] is not compiler.lazy:
         raise errors.UnsupportedError(f"torch_xla's arm {step.arm!r} has no single program of the step")
-    step.reset()
-    training, batch = step._training, step._batches[0]
-    state = _state(step)
-    known = {_identity(tensor): meaning for meaning, tensor in [*state, *_batch(batch)]}
-    loss = training.step(batch)
-    results = [(("loss", "loss"), loss), *state]
+    results, known = _traced(step)
     tensors = [tensor for _, tensor in results]
     identities, values = torch_xla._XLAC._get_tensors_xla_device_data_node(tensors)
     inputs, arguments = _inputs(identities, values, known)
@@ -89,10 +84,8 @@ def count(step: framework.Step) -> census.Counted:
         raise errors.UnsupportedError(
             f"the programs of torch_xla's arm {step.arm!r} are Dynamo's, launched past the dispatcher"
         )
-    step.reset()
-    state = _state(step)
-    known = {_identity(tensor): meaning for meaning, tensor in [*state, *_batch(step._batches[0])]}
-    tensors = [step._training.step(step._batches[0]), *(tensor for _, tensor in state)]
+    results, known = _traced(step)
+    tensors = [tensor for _, tensor in results]
     identities, values = torch_xla._XLAC._get_tensors_xla_device_data_node(tensors)
     bytecode = xla_model.get_stablehlo_bytecode(tensors)
     compiler.fence()
@@ -105,6 +98,18 @@ def count(step: framework.Step) -> census.Counted:
 
 
 Meaning = tuple[str, str]  # name and role
+
+
+def _traced(step: framework.Step) -> tuple[list[tuple[Meaning, torch.Tensor]], dict[int, Meaning]]:
+    """One step from the initial state on the first batch, traced and not launched.
+
+    Returns:
+      Its results in a known order (loss, parameters, buffers, optimizer), and what the tensors that it reads mean.
+    """
+    step.reset()
+    batch, state = step._batches[0], _state(step)
+    known = {_identity(tensor): meaning for meaning, tensor in [*state, *_batch(batch)]}
+    return [(("loss", "loss"), step._training.step(batch)), *state], known
 
 
 def _identity(tensor: torch.Tensor) -> int:

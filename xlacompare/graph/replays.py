@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import pathlib
 from typing import Any
@@ -10,22 +9,7 @@ from typing import Any
 from xlacompare.core import program, timing
 from xlacompare.graph import program_file, runnable, runtime
 
-_OPEN: dict[str, Replay] = {}  # of this child, by the name that the parent gave
-
-
-@dataclasses.dataclass
-class Replay:
-    """A program in a client as `core.timing` wants it."""
-
-    made: runnable.Runnable
-
-    def run(self, index: int) -> None:
-        """One more run; every one reads the same inputs."""
-        self.made.dispatch()
-
-    def synchronize(self) -> None:
-        """Waits for all of them."""
-        self.made.synchronize()
+_OPEN: dict[str, runnable.Repeated] = {}  # of this child, by the name that the parent gave
 
 
 def pin(cores: list[int]) -> list[int]:
@@ -52,7 +36,7 @@ def open_program(name: str, folder: str, plugin: str | None, label: str) -> dict
     captured = program_file.load(pathlib.Path(folder))
     made = _prepared(captured, plugin, label)
     found = runtime.outcome(captured, made, 0)
-    _OPEN[name] = Replay(made)
+    _OPEN[name] = runnable.Repeated(made)
     return {**found, "step_s": timing.warm_up(_OPEN[name], 0, _compiles).step_s}
 
 

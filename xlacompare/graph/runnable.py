@@ -6,6 +6,7 @@ timed and what is checked is this.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Protocol
 
 import numpy as np
@@ -37,3 +38,18 @@ class Runnable(Protocol):
     def close(self) -> None:
         """Frees inputs, results and the executable; safe to call twice."""
         ...
+
+
+@dataclasses.dataclass
+class Repeated:
+    """A program in a client as `core.timing` wants it: every run reads the same inputs."""
+
+    made: Runnable
+
+    def run(self, index: int) -> None:
+        """One more run."""
+        self.made.dispatch()
+
+    def synchronize(self) -> None:
+        """Waits for all of them."""
+        self.made.synchronize()

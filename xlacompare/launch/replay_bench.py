@@ -17,27 +17,17 @@ COMPUTATION = "computation.pb"  # beside the program's other files: what XLA rea
 
 
 @dataclasses.dataclass
-class ReplayBench:
+class ReplayBench(runnable.Repeated):
     """A replay that is ready to be timed; stands beside `bench.Bench` in a worker.
 
     Attributes:
-      made: The compiled program with its inputs on the device.
       steps_per_block: Runs of a block.
       step_s: Seconds a run of the pilot block that sized the blocks.
     """
 
     framework: interface.Framework
-    made: runnable.Runnable
     steps_per_block: int = 1
     step_s: float = 0.0
-
-    def run(self, index: int) -> None:
-        """One more run; every one reads the same inputs."""
-        self.made.dispatch()
-
-    def synchronize(self) -> None:
-        """Waits for all of them."""
-        self.made.synchronize()
 
     def block(self, mode: str, untimed: bool) -> timing.Block:
         """Runs one block, after one untimed run where the worker comes from another cell."""
@@ -68,7 +58,7 @@ def build(
     captured = program_file.load(folder)
     program_values.check(captured.inputs, captured.arguments)
     made = frameworks.replay(framework.name, captured, (folder / COMPUTATION).read_bytes())
-    found = ReplayBench(framework, made)
+    found = ReplayBench(made, framework)
     found.run(0)
     found.synchronize()
     worst = _checked(captured, made)

@@ -48,6 +48,11 @@ class Cell:
         return f"{self.framework}/{self.compiler}/{self.comparison}/{self.label}{replayed}"
 
     @property
+    def matched(self) -> Cell:
+        """The same cell with the matched settings."""
+        return dataclasses.replace(self, label="matched", changed=())
+
+    @property
     def option(self) -> str | None:
         """The XLA option that an ablation changed, as "name=value"; None in every other cell."""
         return dict(self.changed).get(xla_options.CHANGED)

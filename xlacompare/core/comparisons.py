@@ -99,7 +99,7 @@ def changed_settings(found: Mapping[str, samples.CellSamples]) -> list[results.C
     """Cells with a framework's own settings against the matched cell of the same arm."""
     made = []
     for entry in found.values():
-        base = found.get(dataclasses.replace(entry.cell, label="matched", changed=()).id)
+        base = found.get(entry.cell.matched.id)
         if entry.cell.label != "matched" and entry.cell.option is None and base is not None and base is not entry:
             effect = compare(entry, base, plan.fixed(max(1, len(entry.launches))))
             settings = dict(entry.cell.changed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from xlacompare.core import cell as cells
 from xlacompare.core import comparisons, plan, results, samples, verdict, xla_options
 
 FAMILY = "XLA options x workloads x frameworks"
@@ -19,14 +18,10 @@ def flag_effects(found: Mapping[str, samples.CellSamples], chosen: plan.Plan) ->
     """Every option against the default of its own cell, the fastest first; those without a time last."""
     made = []
     for entry in found.values():
-        base = found.get(_default(entry.cell).id)
+        base = found.get(entry.cell.matched.id)
         if entry.cell.option is not None and base is not None:
             made.append(_effect(entry, base, chosen))
     return sorted(_adjusted(made), key=_rank)
-
-
-def _default(cell: cells.Cell) -> cells.Cell:
-    return dataclasses.replace(cell, label="matched", changed=())
 
 
 def _effect(entry: samples.CellSamples, base: samples.CellSamples, chosen: plan.Plan) -> results.FlagEffect:

@@ -97,7 +97,7 @@ class Campaign(journal.Journal):
         for name, members in self.cells.comparisons().items():
             for cell in {member.framework: member for member in reversed(members)}.values():
                 arm = frameworks.arms(cell.framework).GATE_ARM
-                gated = dataclasses.replace(cell, label="matched", changed=(), compiler=arm)
+                gated = dataclasses.replace(cell.matched, compiler=arm)
                 todo.setdefault(name, []).append(gated)
         with pool.Pool(self.run, self.folder, None, "gate", spread=True) as workers:
             for name, members in todo.items():

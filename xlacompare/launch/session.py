@@ -218,14 +218,14 @@ class Session:
 
     def _finish(self) -> None:
         for cell in self._live():
-            own = not cell.program  # a replay runs a program that is known: it is neither counted nor saved
+            own = not cell.program  # a replay runs a program that is known: it is not counted, saved or printed
             if own and self.counting is not None and not self.counting.ask(self.pool.worker(cell), cell):
                 self.pool.kill()
                 return
             if own and self.programs is not None and not self._save_program(cell, self.programs):
                 return
             request = {"op": "finish", "cell": cell.id, "rebuild": self.launch == 0}
-            request["fingerprint"] = self.launch == 0 and bool(self.run.ablate_flags) and not cell.program  # no replay
+            request["fingerprint"] = own and self.launch == 0 and bool(self.run.ablate_flags)
             try:
                 self.outcomes[cell].finished = self.pool.worker(cell).ask(request, self.run.deadline_s)
             except process.WorkerError as error:  # its samples are complete: they stay

@@ -69,9 +69,9 @@ def _headlines(page: pages.Page, summary: results.CollectiveSummary) -> None:
     page.heading("Time per operation, ratio [95% interval]")
     for key, ratios in data.pairs(summary).items():
         kind = data.kind_of(data.stretches(ratios, summary))
-        page.line(data.headline(key, ratios, summary), text.STYLES[kind])
+        page.line(data.headline(key, ratios, summary), words.STYLES[kind])
     for refusal in summary.refusals:
-        page.line(refusal, text.STYLES["problem"])
+        page.line(refusal, words.STYLES["problem"])
     judged = [ratio.verdict for ratio in summary.ratios if ratio.verdict is not None]
     if judged:
         methods = ", ".join(dict.fromkeys(verdict.estimate.method for verdict in judged))

@@ -6,11 +6,10 @@ import itertools
 import math
 
 from xlacompare.core import plan, results, units, verdict
-from xlacompare.report import data
+from xlacompare.report import data, words
 from xlacompare.report import page as pages
 
 OPTION_WIDTH, EFFECT_WIDTH = 44, 22
-STYLES = {"difference": "bold", "no_difference": "green", "inconclusive": "yellow"}
 HOW = {"blocks": "block pairs in one process", "launches": "between launches, in processes of their own"}
 CHANGED, SAME = "program changed", "no change in the program"
 SAME_HLO = "no change in the program (HLO); acts below it"
@@ -48,10 +47,10 @@ def _row(page: pages.Page, found: results.FlagEffect) -> None:
         return
     name = found.option
     if len(name) > OPTION_WIDTH:
-        page.line(name, STYLES[judged.kind], indent=4)
+        page.line(name, words.STYLES[judged.kind], indent=4)
         name = ""
     text = f"{name:<{OPTION_WIDTH}} {percent(judged):<{EFFECT_WIDTH}} {said(judged)}"
-    page.verbatim(" " * 4 + text, STYLES[judged.kind])
+    page.verbatim(" " * 4 + text, words.STYLES[judged.kind])
     beside = "; ".join(filter(None, (found.note, program(found))))
     if beside:
         page.line(beside, "dim", indent=8)

@@ -124,7 +124,7 @@ def _arms(page: pages.Page, summary: results.Summary, expert: bool) -> None:
     found = [data.headline(pair, summary) for pair in others]
     said = data.common_notes(found)
     for headline in found:
-        page.line(words.cut(headline.text(said), 2 * page.width - 10), text.STYLES[headline.kind])
+        page.line(words.cut(headline.text(said), 2 * page.width - 10), words.STYLES[headline.kind])
 
 
 def _settings(page: pages.Page, summary: results.Summary, expert: bool) -> None:

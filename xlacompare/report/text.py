@@ -6,7 +6,6 @@ from xlacompare.core import estimates, results
 from xlacompare.report import advice, data, flag_table, words
 from xlacompare.report import page as pages
 
-STYLES = {"difference": "bold", "no_difference": "green", "inconclusive": "yellow", "problem": "red"}
 ENDINGS = {
     "interrupted": "INTERRUPTED: this was measured until then",
     "error": "INCOMPLETE: the run ended with an error; this was measured until then",
@@ -64,7 +63,7 @@ def _headlines(page: pages.Page, summary: results.Summary) -> None:
     said = data.common_notes(found)
     page.heading("; ".join([_compared(summary, pairs), *said]))
     for headline in found:
-        page.line(words.cut(headline.text(said), MAX_REASON), STYLES[headline.kind])
+        page.line(words.cut(headline.text(said), MAX_REASON), words.STYLES[headline.kind])
     if not pairs:
         page.line("no pair to compare: " + _why_no_pair(summary))
     notes = _footnote(pairs)

@@ -70,6 +70,7 @@ def share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
+STYLES = {"difference": "bold", "no_difference": "green", "inconclusive": "yellow", "problem": "red"}
 SPLITS = {"threads": "by thread the sum of", "arms": "by arm the sum of", "replays": "by program the sum of"}
 
 

@@ -11,7 +11,6 @@ Runtime: 5 minutes on 2 cores. The times are of no interest here, so blocks are 
 from __future__ import annotations
 
 import csv
-import json
 import pathlib
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from typing import Any
 from absl import flags
 
 from xlacompare import command
+from xlacompare.core import record
 
 COLLECTIVES = "all_reduce,all_gather,reduce_scatter,all_to_all,ppermute,broadcast,barrier"
 # (frameworks, transport, modes): what `python -m xlacompare.doctor` lists for a CPU.
@@ -44,15 +44,14 @@ def measured(column: tuple[str, str, str], ranks: int, folder: pathlib.Path) -> 
         *("--sizes=64KiB", "--cell_s=0.05", f"--output_dir={folder}", "--format=json"),
     ]
     subprocess.run(arguments, stdout=subprocess.DEVNULL, check=False)
-    lines = (folder / "records.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == "collective"]
+    return [found for found in record.read(folder).records if found["kind"] == "collective"]
 
 
 def rows_of(column: tuple[str, str, str], ranks: int, records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of the long table."""
     rows = []
-    for record in records:
-        cell = record["cell"]
+    for found in records:
+        cell = found["cell"]
         rows.append(
             {
                 "collective": " ".join(filter(None, (cell["collective"], cell["reduction"]))),
@@ -60,8 +59,8 @@ def rows_of(column: tuple[str, str, str], ranks: int, records: list[dict[str, An
                 "transport": column[1],
                 "mode": column[2],
                 "ranks": ranks,
-                "status": record["status"],
-                "reason": record["reason"] or "",
+                "status": found["status"],
+                "reason": found["reason"] or "",
             }
         )
     return rows

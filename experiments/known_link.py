@@ -16,7 +16,6 @@ its rounds. With more ranks than cores the figures say what scheduling adds.
 from __future__ import annotations
 
 import csv
-import json
 import pathlib
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from absl import flags
 
 from xlacompare import command
 from xlacompare.collectives import table
+from xlacompare.core import record
 from xlacompare.launch import link as links
 
 JOIN_PORT, SOCKET_PORT = 29400, 29500
@@ -75,13 +75,12 @@ def collectives(
             process.wait()
     if any(codes):
         raise RuntimeError(f"the ranks ended with {codes}; records: {folder}")
-    lines = (folder / "records.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == "collective"]
+    return [found for found in record.read(folder).records if found["kind"] == "collective"]
 
 
-def mean_s(record: dict[str, Any]) -> float:
+def mean_s(found: dict[str, Any]) -> float:
     """Seconds an operation, over all blocks."""
-    blocks = record["blocks"]
+    blocks = found["blocks"]
     return sum(blocks["total_s"]) / sum(blocks["n"])
 
 
@@ -101,9 +100,9 @@ def point(rate: str, ranks: int, frameworks: Sequence[str], sizes: str, cell_s: 
     one_way, both_ways = (len(rates) / sum(1 / r for r in of) for of in zip(*rates, strict=True))
     rows = []
     for name in frameworks:
-        mine = [record for record in records if record["cell"]["framework"] == name]
+        mine = [found for found in records if found["cell"]["framework"] == name]
         wire = fitted(mine, ranks)
-        of_one_size = next(mean_s(record) for record in mine if record["cell"]["size_bytes"] == COMPARED)
+        of_one_size = next(mean_s(found) for found in mine if found["cell"]["size_bytes"] == COMPARED)
         rows.append(
             {
                 "rate": rate,

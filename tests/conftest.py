@@ -28,6 +28,7 @@ import pytest
 
 from xlacompare import frameworks
 from xlacompare.frameworks import interface
+from xlacompare.graph import client
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMES = tuple(frameworks.FRAMEWORKS)
@@ -51,6 +52,13 @@ def family_of(item: pytest.Item) -> str | None:
         return callspec.params["framework_name"]
     mark = item.get_closest_marker("framework")
     return mark.args[0] if mark else family_of_file(item.path.stem)
+
+
+@pytest.fixture(scope="module")
+def reader() -> Iterator[client.Client]:
+    """The child that parses programs, beside frameworks that keep the cores busy."""
+    with client.Client(240.0) as made:
+        yield made
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -11,7 +11,6 @@ from tests.frameworks import cases, faults, native, programs
 from xlacompare import frameworks
 from xlacompare.core import census, work_gate
 from xlacompare.frameworks import gate
-from xlacompare.graph import client
 
 # What builds in seconds: the same model is counted in another arm of the framework.
 CASES = [
@@ -21,12 +20,6 @@ CASES = [
     for variant in programs.VARIANTS
     if variant.partition(" ")[0] in cases.quick(name, arm)
 ]
-
-
-@pytest.fixture(scope="module")
-def reader():
-    with client.Client(240.0) as made:
-        yield made
 
 
 def counted(framework, step, reader, tmp_path) -> census.Census:

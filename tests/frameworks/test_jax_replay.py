@@ -6,18 +6,11 @@ import pytest
 
 from tests.frameworks import replays
 from xlacompare import frameworks
-from xlacompare.graph import client
 
 
 @pytest.fixture(scope="module")
 def adapter():
     return frameworks.load_framework("jax")
-
-
-@pytest.fixture(scope="module")
-def reader():
-    with client.Client(240.0) as made:
-        yield made
 
 
 def test_foreign_program(adapter, reader, tmp_path):

@@ -12,18 +12,11 @@ from experiments.planted_torch_xla import framework as planted
 from tests.frameworks import cases, replays
 from xlacompare import frameworks
 from xlacompare.frameworks.on_torch_xla import compiler, program
-from xlacompare.graph import client
 
 
 @pytest.fixture(scope="module")
 def adapter():
     return frameworks.load_framework("torch_xla")
-
-
-@pytest.fixture(scope="module")
-def reader():
-    with client.Client(240.0) as made:
-        yield made
 
 
 def test_foreign_program(adapter, reader, tmp_path):

@@ -109,6 +109,8 @@ def test_everything_that_a_flag_can_say(parsed):
         (["--framework=jax,jax"], "named twice"),
         (["--workload=mlp"], "--workload is of training steps"),
         (["--compiler=eager"], "--compiler is of training steps"),
+        (["--pjrt_plugin=x"], "--pjrt_plugin is of training steps"),
+        (["--replay"], "--replay is of training steps"),
     ],
 )
 def test_bad_input(parsed, arguments, says):

@@ -38,6 +38,7 @@ ONLY_MAIN = (
     "save_program",
     "ablate_flags",
     "pjrt_plugin",
+    "replay",
 )
 # Flags of both jobs whose default is another one here.
 OTHER_DEFAULT = ("launches", "cell_s", "min_block_s", "deadline_s", "num_cores")

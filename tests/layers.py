@@ -10,19 +10,21 @@ LAYERS: dict[str, set[str]] = {
     "core": {"core"},
     "workloads": {"core", "workloads"},
     "collectives": {"core", "collectives"},
-    "frameworks": {"core", "workloads", "collectives", "frameworks"},
+    "parallel": {"core", "workloads", "collectives", "parallel"},
+    "frameworks": {"core", "workloads", "collectives", "parallel", "frameworks"},
     "graph": {"core", "graph"},
     "launch": {
-        *("core", "workloads", "collectives", "graph", "launch"),
-        *("frameworks.interface", "frameworks.gate", "frameworks.ranks"),
+        *("core", "workloads", "collectives", "parallel", "graph", "launch"),
+        *("frameworks.interface", "frameworks.gate", "frameworks.ranks", "frameworks.strategy"),
     },
-    "report": {"core", "collectives", "report"},
+    "report": {"core", "collectives", "parallel", "report"},
 }
 # And every __main__.py: the only files that read flags and print.
 COMMANDS = {
     "run",
     "run_steps",
     "run_collectives",
+    "run_parallel",
     "entry",
     "importer",
     "doctor",
@@ -34,7 +36,7 @@ COMMANDS = {
 # Adapter folder -> other adapter folders that it may use: one torch definition serves torch and torch_xla.
 SHARED = {"on_torch_xla": {"on_torch"}}
 # Where framework packages must not be imported at all, even by a function.
-FRAMEWORK_FREE = {"core", "workloads", "collectives", "launch", "report", "graph"}
+FRAMEWORK_FREE = {"core", "workloads", "collectives", "parallel", "launch", "report", "graph"}
 # But for the modules that run in the graph's child process, which read programs with jaxlib; `runtime` also puts arrays
 # on the device.
 GRAPH_CHILD = {

@@ -17,6 +17,9 @@ class Cell:
       changed: Settings that differ from the matched run, as sorted (name, value) pairs; empty in a matched cell.
       label: "matched", "shipped", the one setting that was changed ("shipped:threads"), or the one XLA option
         ("flag:xla_cpu_enable_fast_math=true").
+      communication: Communication arm (`parallel.arms`); "none" for a step on one device.
+      mesh: Ranks, (1,) for one device.
+      mode: Way in which the transport runs the ranks ("process", "spmd", "threads"); "" for one device.
       program: Of a replay: the framework whose program runs in this framework's XLA and client, without any Python of
         either; "" for the framework's own step.
     """
@@ -35,17 +38,23 @@ class Cell:
     mesh: tuple[int, ...] = (1,)
     transport: str = "none"
     program: str = ""
+    mode: str = ""
 
     @property
     def comparison(self) -> str:
-        """What must be equal for two cells to be compared: everything but framework, compiler and settings."""
-        return f"{self.workload}/{self.preset}/{self.dtype}/batch{self.batch_size}/{self.optimizer}/{self.strategy}"
+        """What must be equal for two cells to be compared: everything but framework, compiler, settings and arm of
+        communication; over several ranks their number and the transport are part of it.
+        """
+        work = f"{self.workload}/{self.preset}/{self.dtype}/batch{self.batch_size}/{self.optimizer}/{self.strategy}"
+        ranks = f"/{'x'.join(map(str, self.mesh))}/{self.transport}" if self.strategy != "single" else ""
+        return work + ranks
 
     @property
     def id(self) -> str:
         """Unique readable name inside a run."""
         replayed = f"/program of {self.program}" if self.program else ""
-        return f"{self.framework}/{self.compiler}/{self.comparison}/{self.label}{replayed}"
+        arm = f"{self.mode}/{self.communication}/" if self.strategy != "single" else ""
+        return f"{self.framework}/{self.compiler}/{arm}{self.comparison}/{self.label}{replayed}"
 
     @property
     def matched(self) -> Cell:

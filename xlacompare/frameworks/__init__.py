@@ -135,6 +135,16 @@ def connect(name: str, transport: str, mode: str, place: ranks.Place) -> ranks.R
     return connected
 
 
+def strategies(name: str) -> ModuleType | None:
+    """The framework's `strategies` module (see `strategy`), None without one; importing it imports no framework."""
+    return _file(name, "strategies")
+
+
+def parallel(name: str) -> ModuleType:
+    """The framework's `parallel` module. Call it in a rank's process only, after `connect`."""
+    return importlib.import_module(f"{entry(name).package}.parallel")
+
+
 def settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:
     """All settings of a framework: the matched values, but for those in `changed`."""
     return {setting.name: changed.get(setting.name, setting.matched) for setting in arms(name).SETTINGS.values()}
@@ -158,7 +168,9 @@ def load_framework(name: str) -> interface.Framework:
 
 
 def _file(name: str, file: str) -> ModuleType | None:
-    """A file of a framework's folder that it may lack; it is imported, so call this in a worker process only."""
+    """A file of a framework's folder that it may lack. Importing most of them imports the framework, which only its
+    worker may do.
+    """
     module = f"{entry(name).package}.{file}"
     return importlib.import_module(module) if importlib.util.find_spec(module) is not None else None
 

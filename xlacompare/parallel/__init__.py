@@ -1,0 +1,1 @@
+"""Training steps over several ranks: what a strategy and a communication arm mean, without any framework."""

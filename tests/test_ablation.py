@@ -12,7 +12,7 @@ import pytest
 
 from tests import conftest
 from tests import report_samples as made
-from xlacompare.core import analysis, config, errors, program, record, results, xla_options
+from xlacompare.core import analysis, config, errors, flag_effects, program, record, results, xla_dump, xla_options
 from xlacompare.launch import grid, hints, pool
 from xlacompare.report import advice, flag_table, render
 
@@ -88,8 +88,16 @@ def test_flags_are_added_to_those_of_the_user(monkeypatch):
     assert "XLA_FLAGS" not in grid.worker_environment(made.make_cell("jax").with_option(FAST), run, None)
 
 
-def records(shared: bool = True, same_hlo: tuple[str, ...] = (FAST, OWN), framework: str = "jax") -> list[made.Record]:
-    """A run of a framework with a default and three options whose effects are known, and one that XLA does not know."""
+def records(
+    shared: bool = True,
+    same_hlo: tuple[str, ...] = (FAST, OWN),
+    framework: str = "jax",
+    evidence: dict[str | None, dict] | None = None,
+) -> list[made.Record]:
+    """A run of a framework with a default and three options whose effects are known, and one that XLA does not know.
+
+    `evidence`: what XLA dumped, by option; None: of the default.
+    """
     rng, base = np.random.default_rng(5), made.make_cell(framework)
     found = made.run_records(("jax",), ("compiled",), ("mlp",), ending=None)[:1]
     found.append(made.cell_record(base.with_option(BOGUS), 0, status="unsupported", reason=xla_options.UNKNOWN))
@@ -99,7 +107,8 @@ def records(shared: bool = True, same_hlo: tuple[str, ...] = (FAST, OWN), framew
             cell = base if option is None else base.with_option(option)
             steps = [0.002 * noise * SLOWER.get(option, 1.0) * float(np.exp(rng.normal(0, 0.01))) for _ in range(24)]
             of = made.cell_record(cell, launch, made.columns(steps), compile=made.compile_of(base, launch))
-            of["optimised"] = "same" if option is None or option in same_hlo else f"other {option}"
+            program_of = "same" if option is None or option in same_hlo else f"other {option}"
+            of["evidence"] = {"options": None, "program": program_of, "code": None} | (evidence or {}).get(option, {})
             if not shared and option is not None:
                 of["start"]["pid"] += 7
             found.append(of)
@@ -138,6 +147,51 @@ def test_the_program_that_did_not_change():
     assert said[FUSION] == flag_table.CHANGED and said[FAST] == said[OWN] == flag_table.SAME_HLO and said[BOGUS] == ""
     said = {effect.option: flag_table.program(effect) for effect in effects(same_hlo=(FUSION,))}
     assert said[FUSION] == flag_table.SAME and said[FAST] == flag_table.CHANGED
+
+
+FORCED = {None: ["xla_x: 1"], FUSION: ["xla_x: 1", 'xla_disable_hlo_passes: "fusion"'], FAST: ["xla_x: 1"]}
+
+
+def test_what_was_not_in_force_is_not_ablated():
+    """FAST is faster here and changed nothing: an effect of the machine, which no verdict may be given."""
+    dumped = {option: {"options": lines, "code": "c"} for option, lines in FORCED.items()}
+    found = {effect.option: effect for effect in effects(evidence=dumped)}
+    assert [found[option].in_force for option in (FUSION, FAST, OWN)] == [True, False, None]
+    assert found[FAST].effect.verdict is None and found[FAST].effect.problem == flag_effects.NOT_ABLATED
+    assert found[FUSION].effect.verdict.family.endswith("(Benjamini-Hochberg, 2)")
+    assert flag_table.shown(found[OWN]) == flag_table.NOT_SHOWN and not flag_table.shown(found[FUSION])
+    text = render.to_text(analysis.summarise(records(evidence=dumped)), expert=False)
+    assert f"{FAST}  not ablated" in text and flag_table.NOT_SHOWN in text
+    dumped[FAST]["code"] = "other"  # whatever the list of options says
+    again = {effect.option: effect for effect in effects(evidence=dumped)}[FAST]
+    assert again.in_force is True and again.effect.verdict is not None
+    assert flag_table.program(again) == flag_table.OTHER_CODE
+
+
+def test_what_a_dump_shows(tmp_path):
+    """Names of modules, places in sources, folders and file names are no change; a line of code is."""
+    llvm = "; ModuleID = 'a'\nsource_filename = \"b\"\ndefine void @f() {\n  %1 = fadd float %x, %y\n}\n"
+
+    def dump(name: str, code: str = llvm, hlo: str = "add") -> xla_dump.Evidence:
+        folder = tmp_path / f"{name}{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        program_of = f"HloModule m{name}\n ROOT %r = f32[] {hlo}(%a)\n"
+        (folder / f"module_{name}.debug_options").write_text(f'xla_dump_to: "{folder}"\nxla_y: {name != "a"}\n')
+        (folder / f"module_{name}.cpu_after_optimizations.txt").write_text(program_of)
+        (folder / f"module_{name}.k.ir-with-opt.ll").write_text(code.replace("'a'", f"'{name}'"))
+        (folder / f"module_{name}.before_optimizations.txt").write_text(name)
+        return xla_dump.read(folder)
+
+    one, other = dump("a"), dump("b")
+    assert (one.program, one.code) == (other.program, other.code) and one.options == ("xla_y: False",)
+    assert xla_dump.Evidence.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert xla_dump.in_force("xla_y", "1", other, one) is True and xla_dump.in_force("xla_z", "1", other, one) is False
+    assert xla_dump.in_force("xla_z", "", other, one) is None, "an empty list is in no dump"
+    assert dump("a", llvm.replace("fadd", "fadd fast")).code != one.code and dump("a", hlo="mul").program != one.program
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert xla_dump.read(empty) == xla_dump.Evidence() == xla_dump.Evidence.from_dict(None)
+    assert xla_dump.in_force("xla_y", "1", xla_dump.Evidence(), one) is None
 
 
 def test_the_table():
@@ -210,13 +264,16 @@ def run(framework: str, folder, *flags: str) -> tuple:
 @pytest.mark.framework("jax")
 def test_jax_in_one_process(tmp_path):
     nothing = "xla_disable_hlo_passes=no_such_pass"
-    options = f"--ablate_flags={FUSION},{BOGUS},{nothing},xla_cpu_prefer_vector_width=wide"
+    default = "xla_cpu_enable_fast_min_max=false"  # what jax sets anyway
+    options = f"--ablate_flags={FUSION},{BOGUS},{nothing},{FAST},{default},xla_cpu_prefer_vector_width=wide"
     report, found = run("jax", tmp_path, options, "--launches=1", "--cell_s=0.3")
     assert len({item["start"]["pid"] for item in found.values()}) == 1
     fusion = report[FUSION]
     assert fusion["effect"]["how"] == "blocks" and fusion["effect"]["ratio"][1] > 1
     assert fusion["effect"]["verdict"]["kind"] == "difference" and fusion["same_program"] is False
-    assert report[nothing]["same_program"] is True and report[nothing]["status"] == "ok"
+    assert report[nothing]["same_program"] is report[nothing]["same_code"] is True and report[nothing]["status"] == "ok"
+    assert (report[FAST]["same_program"], report[FAST]["same_code"], report[FAST]["in_force"]) == (True, False, True)
+    assert report[default]["in_force"] is False and report[default]["effect"]["verdict"] is None
     assert (report[BOGUS]["status"], report[BOGUS]["reason"]) == ("unsupported", xla_options.UNKNOWN)
     assert "is not a valid int32" in report["xla_cpu_prefer_vector_width=wide"]["reason"]
     assert found[FUSION, 0]["gate"]["arm"]["passed"]
@@ -224,8 +281,15 @@ def test_jax_in_one_process(tmp_path):
 
 @pytest.mark.framework("torch_xla")
 def test_torch_xla_in_processes_of_its_own(tmp_path):
-    report, found = run("torch_xla", tmp_path, f"--ablate_flags={FUSION},{BOGUS}", "--launches=1", "--cell_s=0.1")
-    assert len({item["start"]["pid"] for item in found.values() if item["status"] == "ok"}) == 2
+    default = "xla_cpu_enable_fast_min_max=true"  # XLA's own default, which torch_xla leaves alone
+    options = f"--ablate_flags={FUSION},{BOGUS},{default}"
+    report, found = run("torch_xla", tmp_path, options, "--launches=1", "--cell_s=0.1")
+    assert len({item["start"]["pid"] for item in found.values() if item["status"] == "ok"}) == 3
+    assert report[FUSION]["in_force"] is True and report[FUSION]["same_program"] is False
+    assert (
+        report[default]["in_force"] is False and report[default]["same_program"] is report[default]["same_code"] is True
+    )
+    assert not (tmp_path / "dumps").exists()
     assert report[FUSION]["effect"]["how"] == "launches" and report[FUSION]["effect"]["ratio"][0] > 1
     assert f"--{FUSION}" in found[FUSION, 0]["environment"]["framework"]["xla_flags"].split()
     assert FUSION not in found[None, 0]["environment"]["framework"]["xla_flags"]

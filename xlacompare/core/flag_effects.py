@@ -1,7 +1,8 @@
 """What each XLA option does to the step: the cell with one option changed against the same cell with the default.
 
 Inside one process by block pairs where the framework hands options to one compilation, else between launches. A table
-of options is many verdicts: it is screening, adjusted by Benjamini and Hochberg (1995); the family is the report.
+of options is many verdicts: it is screening, adjusted by Benjamini and Hochberg (1995); the family is the report. An
+option that XLA's own dump shows at the default's value was not ablated, and is no member of it.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from xlacompare.core import comparisons, plan, results, samples, verdict, xla_options
+from xlacompare.core import comparisons, plan, results, samples, verdict, xla_dump, xla_options
 
 FAMILY = "XLA options x workloads x frameworks"
+NOT_ABLATED = "not ablated: XLA compiled with the value of the default, which has it already or overrules it"
 
 
 def flag_effects(found: Mapping[str, samples.CellSamples], chosen: plan.Plan) -> list[results.FlagEffect]:
@@ -27,14 +29,20 @@ def flag_effects(found: Mapping[str, samples.CellSamples], chosen: plan.Plan) ->
 def _effect(entry: samples.CellSamples, base: samples.CellSamples, chosen: plan.Plan) -> results.FlagEffect:
     text = str(entry.cell.option)
     declared = xla_options.find(text)
-    mine, default = (str(side.records[0].get("optimised") or "") for side in (entry, base))
+    mine, default = (xla_dump.Evidence.from_dict(side.records[0].get("evidence")) for side in (entry, base))
+    in_force = xla_dump.in_force(*xla_options.split(text), mine, default)
+    effect = comparisons.compare(entry, base, chosen)
+    if in_force is False and effect.verdict is not None:
+        effect = results.Comparison(effect.a, effect.b, effect.how, problem=NOT_ABLATED)
     return results.FlagEffect(
         option=text,
         note=declared.note if declared else "",
-        effect=comparisons.compare(entry, base, chosen),
+        effect=effect,
         status=entry.status,
         reason=entry.reason,
-        same_program=mine == default if mine and default else None,
+        in_force=in_force,
+        same_program=xla_dump.same(mine.program, default.program),
+        same_code=xla_dump.same(mine.code, default.code),
         acts_below=declared is None or declared.acts == xla_options.CODE,
     )
 

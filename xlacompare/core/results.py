@@ -144,7 +144,10 @@ class FlagEffect:
       note: What it does; "" for an option that is not in `xla_options`.
       effect: The changed cell (a) against the default (b).
       status, reason: Of the changed cell.
-      same_program: Whether the optimised HLO is that of the default; None where the framework does not give it.
+      in_force: Whether XLA compiled with another value of the option than by default, see `xla_dump.in_force`; None
+        where nothing tells. False: nothing was ablated, and there is no verdict.
+      same_program: Whether the optimised HLO is that of the default; None where it is not known.
+      same_code: Whether the code that XLA generated is; None likewise.
       acts_below: It acts below the HLO, or nobody declared where: an equal HLO does not say that nothing changed.
     """
 
@@ -153,7 +156,9 @@ class FlagEffect:
     effect: Comparison
     status: str
     reason: str
+    in_force: bool | None
     same_program: bool | None
+    same_code: bool | None
     acts_below: bool
 
 

@@ -1,7 +1,9 @@
 """XLA's options that are worth a try on a platform, one at a time against the default; and how the flag names them.
 
 Names and defaults are those of XLA's debug options (`XLA_FLAGS=--help`), read from jaxlib 0.10.2; the values here are
-the ones that are not the default. An older or newer XLA may lack some: that is found out when it compiles or starts.
+the ones that are not the default. Where front ends or builds have different defaults both values are here, and the dump
+of the compilation tells which of them changed anything. An older or newer XLA may lack some: that is found out when it
+compiles or starts.
 """
 
 from __future__ import annotations
@@ -47,6 +49,7 @@ class Option:
 _CPU = (
     Option("xla_disable_hlo_passes", "fusion", "no fusion: every HLO operation is a kernel of its own"),
     Option("xla_cpu_enable_concurrency_optimized_scheduler", "true", "order for parallel kernels (older XLA)"),
+    Option("xla_cpu_enable_concurrency_optimized_scheduler", "false", "order for less memory (older XLA)"),
     Option(
         "xla_cpu_scheduler_type",
         "CPU_SCHEDULER_TYPE_CONCURRENCY_OPTIMIZED",
@@ -57,7 +60,8 @@ _CPU = (
     Option("xla_cpu_use_onednn", "true", "oneDNN kernels for matrix products and convolutions"),
     Option("xla_cpu_use_fusion_emitters", "false", "fusions by the older code generator", CODE),
     Option("xla_cpu_enable_fast_math", "true", "LLVM may reorder and approximate floating point", CODE),
-    Option("xla_cpu_enable_fast_min_max", "false", "min and max that always pass NaN on", CODE),
+    Option("xla_cpu_enable_fast_min_max", "false", "min and max that always pass NaN on (jax's default)", CODE),
+    Option("xla_cpu_enable_fast_min_max", "true", "min and max in one instruction, may drop NaN (XLA's default)", CODE),
     Option("xla_cpu_multi_thread_eigen", "false", "matrix products of Eigen on one thread", CODE),
     Option("xla_cpu_prefer_vector_width", "512", "LLVM's vectors of 512 bits in place of 256", CODE),
     Option("xla_llvm_disable_expensive_passes", "true", "without LLVM's expensive passes", CODE),

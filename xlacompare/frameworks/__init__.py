@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
-from xlacompare.core import census, errors, program, xla_options
+from xlacompare.core import census, errors, program, xla_dump, xla_options
 from xlacompare.frameworks import interface, ranks
 
 
@@ -220,8 +220,8 @@ def count(name: str, step: interface.TrainStep) -> census.Counted:
     return counted
 
 
-def optimised(name: str, step: interface.TrainStep) -> str | None:
-    """HLO of a built step after XLA's compiler; None where the framework does not give it. For its worker only."""
-    function = getattr(_file(name, "program"), "optimised", None)
-    text: str | None = None if function is None else function(step)
-    return text
+def evidence(name: str, step: interface.TrainStep) -> xla_dump.Evidence:
+    """What XLA dumped of a built step's compilation; empty where it dumped nothing. For its worker only."""
+    function = getattr(_file(name, "program"), "evidence", None)
+    found: xla_dump.Evidence = xla_dump.Evidence() if function is None else function(step)
+    return found

@@ -183,7 +183,8 @@ class Campaign(journal.Journal):
     def _launch(self, launch: int) -> None:
         comparisons = self.cells.comparisons()
         cache = self.folder / "cache" / self.run_id  # a folder may hold several runs, and "cold" must be true of each
-        dumps = self.folder / "dumps" if self.programs is not None and launch == 0 else None
+        dumping = self.programs is not None or bool(self.run.ablate_flags)
+        dumps = self.folder / "dumps" if dumping and launch == 0 else None
         pooled = pool.Pool(self.run, self.folder, cache, f"launch{launch}", dumps=dumps)
         with _deleted(dumps), pooled as workers, client.Client() as reader:
             for done, (name, members) in enumerate(comparisons.items()):
@@ -231,7 +232,7 @@ class Campaign(journal.Journal):
                 "steps_per_block": outcome.built.get("steps_per_block"),
                 "memory": outcome.finished.get("memory"),
                 "program": outcome.program,
-                "optimised": outcome.finished.get("optimised"),
+                "evidence": outcome.finished.get("evidence"),
                 "census": outcome.census,
                 "replay": outcome.built.get("replay"),
                 "start": {k: v for k, v in outcome.started.items() if k != "describe"},

@@ -102,7 +102,7 @@ def _captured(
     worker.ask(preparation.build_request(cell, inputs, run, fence=False), run.deadline_s)
     request = {"op": "program", "cell": cell.id, "folder": str((folder / FOLDER).resolve())}
     answer = worker.ask(request, run.deadline_s)
-    worker.ask({"op": "finish", "cell": cell.id, "rebuild": False, "fingerprint": False}, run.deadline_s)
+    worker.ask({"op": "finish", "cell": cell.id, "rebuild": False, "evidence": False}, run.deadline_s)
     made = pathlib.Path(answer["folder"])
     if answer.get("status") == "unsupported":
         raise client.ProblemError(answer["reason"])

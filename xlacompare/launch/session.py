@@ -225,7 +225,7 @@ class Session:
             if own and self.programs is not None and not self._save_program(cell, self.programs):
                 return
             request = {"op": "finish", "cell": cell.id, "rebuild": self.launch == 0}
-            request["fingerprint"] = own and self.launch == 0 and bool(self.run.ablate_flags)
+            request["evidence"] = own and self.launch == 0 and bool(self.run.ablate_flags)
             try:
                 self.outcomes[cell].finished = self.pool.worker(cell).ask(request, self.run.deadline_s)
             except process.WorkerError as error:  # its samples are complete: they stay

@@ -20,7 +20,7 @@ from typing import Any
 
 from xlacompare import frameworks
 from xlacompare.core import cell as cells
-from xlacompare.core import errors, program
+from xlacompare.core import errors
 from xlacompare.frameworks import gate, interface
 from xlacompare.graph import program_file
 from xlacompare.launch import bench, planted, protocol, replay_bench
@@ -136,11 +136,11 @@ class Session:
 
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Memory, and where asked the cost of building again in this process; then frees the cell."""
-        step = self._own_step(request["cell"]) if request["fingerprint"] else None
-        text = None if step is None else frameworks.optimised(self.loaded.name, step)
+        step = self._own_step(request["cell"]) if request["evidence"] else None
+        found = None if step is None else frameworks.evidence(self.loaded.name, step)
         made = self.benches.pop(request["cell"])
         answer = made.finish(rebuild=request["rebuild"])
-        answer["optimised"] = None if text is None else program.optimised_fingerprint(text)
+        answer["evidence"] = None if found is None else found.to_dict()
         del made, step
         gc.collect()
         return answer

@@ -13,6 +13,9 @@ OPTION_WIDTH, EFFECT_WIDTH = 44, 22
 HOW = {"blocks": "block pairs in one process", "launches": "between launches, in processes of their own"}
 CHANGED, SAME = "program changed", "no change in the program"
 SAME_HLO = "no change in the program (HLO); acts below it"
+OTHER_CODE = "no change in the program (HLO), other code of its kernels"
+SAME_CODE = "no change in the program nor in the code of its kernels"
+NOT_SHOWN = "not shown to be in force by anything"
 
 
 def write(page: pages.Page, summary: results.Summary) -> None:
@@ -51,7 +54,7 @@ def _row(page: pages.Page, found: results.FlagEffect) -> None:
         name = ""
     text = f"{name:<{OPTION_WIDTH}} {percent(judged):<{EFFECT_WIDTH}} {said(judged)}"
     page.verbatim(" " * 4 + text, words.STYLES[judged.kind])
-    beside = "; ".join(filter(None, (found.note, program(found))))
+    beside = "; ".join(filter(None, (found.note, program(found), shown(found))))
     if beside:
         page.line(beside, "dim", indent=8)
 
@@ -62,12 +65,19 @@ def why_not(found: results.FlagEffect) -> str:
 
 
 def program(found: results.FlagEffect) -> str:
-    """Whether the option changed the compiled program; "" where the framework does not say."""
+    """Whether the option changed the compiled program; "" where that is not known."""
     if found.same_program is None:
         return ""
     if not found.same_program:
         return CHANGED
+    if found.same_code is not None:
+        return SAME_CODE if found.same_code else OTHER_CODE
     return SAME_HLO if found.acts_below else SAME
+
+
+def shown(found: results.FlagEffect) -> str:
+    """That nothing shows the option to be in force; "" where something does."""
+    return NOT_SHOWN if found.in_force is None else ""
 
 
 def percent(judged: verdict.Verdict) -> str:

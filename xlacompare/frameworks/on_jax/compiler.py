@@ -123,6 +123,7 @@ class Program:
       executable: The compiled program; None for eager.
       lowered: What was given to the compiler; None for eager.
       function: The step that Python runs, of the eager arm; None for the others.
+      options: Of this compilation.
     """
 
     call: StepFunction
@@ -130,6 +131,7 @@ class Program:
     executable: jax.stages.Compiled | None = None
     lowered: jax.stages.Lowered | None = None
     function: StepFunction | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def ahead_of_time(
@@ -138,7 +140,7 @@ def ahead_of_time(
     """One program for the whole step; trace, lower and compile are timed apart. Call it inside the cell's `Scope`."""
     jitted = jax.jit(step, donate_argnums=(0,) if donate else (), compiler_options=dict(options))
     lowered, executable, times = staging.ahead_of_time(jitted, state, batch)
-    return Program(executable, times, executable, lowered)
+    return Program(executable, times, executable, lowered, options=options)
 
 
 def op_by_op(step: StepFunction, scope: Scope) -> Program:

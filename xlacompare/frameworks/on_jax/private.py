@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jaxlib._jax as _jax
-from jax._src import distributed, xla_bridge
+from jax._src import config, distributed, xla_bridge
 
 
 def bind_gloo(hostname: str | None, interface: str | None) -> None:
@@ -43,3 +44,11 @@ def register_plugin(name: str, path: str, options: Mapping[str, Any]) -> None:
       options: Of its client.
     """
     xla_bridge.register_plugin(name, library_path=path, options=dict(options))
+
+
+def without_disk_cache() -> AbstractContextManager[Any]:
+    """A scope whose compilations really happen: the key of the disk cache leaves out --xla_dump_to, and a program that
+    comes from there leaves no kernels in the dump. Setting the public jax_enable_compilation_cache is for good.
+    """
+    scope: AbstractContextManager[Any] = config.enable_compilation_cache(False)
+    return scope

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import tempfile
 from typing import Any
 
 import jax
@@ -9,8 +11,8 @@ import numpy as np
 from jaxlib import _jax
 from jaxlib.mlir.dialects import stablehlo
 
-from xlacompare.core import census, errors, program
-from xlacompare.frameworks.on_jax import framework, primitives
+from xlacompare.core import census, errors, program, xla_dump
+from xlacompare.frameworks.on_jax import framework, primitives, private
 
 # A consumer may be three months older, StableHLO's own promise for plugins.
 COMPATIBILITY = stablehlo.StablehloCompatibilityRequirement.WEEK_12
@@ -52,10 +54,14 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
     )
 
 
-def optimised(step: framework.Step) -> str | None:
-    """HLO after XLA's compiler; None for the eager arm, which has no program of the step."""
-    executable = getattr(step.program, "executable", None)
-    return None if executable is None else executable.as_text()
+def evidence(step: framework.Step) -> xla_dump.Evidence:
+    """Compiles the step's program once more, with the options of its arm and cell, and has XLA dump what it does."""
+    built = step.program
+    if built.lowered is None:
+        return xla_dump.Evidence()
+    with tempfile.TemporaryDirectory(prefix="xlacompare-hlo-") as folder, private.without_disk_cache():
+        built.lowered.compile(compiler_options={**built.options, "xla_dump_to": folder, "xla_dump_hlo_as_text": True})
+        return xla_dump.read(pathlib.Path(folder))
 
 
 def count(step: framework.Step) -> census.Counted:

@@ -8,6 +8,8 @@ import shutil
 import tempfile
 from collections.abc import MutableMapping
 
+from xlacompare.core import xla_dump
+
 OPTION = "--xla_dump_to"
 _PREFIX = "xlacompare-hlo-"
 _OPTIMISED = "*after_optimizations.txt"
@@ -50,6 +52,10 @@ class Dumps:
         if len(new) == 1:
             self._kept[graph] = new[0]
         self.clear()
+
+    def evidence(self) -> xla_dump.Evidence:
+        """Of all that was compiled since `clear`."""
+        return xla_dump.Evidence() if self._folder is None else xla_dump.read(self._folder)
 
     def text(self, graph: bytes) -> str | None:
         """Optimised HLO of a graph; None where it is unknown."""

@@ -13,7 +13,7 @@ import torch_xla
 from torch_xla import backends, runtime
 from torch_xla.core import xla_model
 
-from xlacompare.core import errors, plugin
+from xlacompare.core import errors, plugin, xla_dump
 from xlacompare.frameworks import interface
 from xlacompare.frameworks.on_torch import arrays
 from xlacompare.frameworks.on_torch_xla import arms, compiler, counters, dumps, models, optimizers, plugins
@@ -113,7 +113,11 @@ def _to_device(batch: Mapping[str, torch.Tensor], device: torch.device) -> dict[
 
 
 class Step:
-    """A training step whose state and batches lie on the device."""
+    """A training step whose state and batches lie on the device.
+
+    Attributes:
+      evidence: Of all that the first steps compiled; empty where XLA dumps nothing, or they were compiled before.
+    """
 
     def __init__(
         self,
@@ -126,6 +130,7 @@ class Step:
         kept: dumps.Dumps | None = None,
     ) -> None:
         self._workload, self.arm, self._dumps = workload, arm, kept
+        self.evidence = xla_dump.Evidence()
         # A process has one set of flags: it compiles the same step once, whatever settings differ.
         self._dumped_as = repr((workload, dtype)).encode()
         model = models.make(workload, dtype)
@@ -154,6 +159,7 @@ class Step:
         )  # read between the two steps: Dynamo's bridge clears the counters while it compiles
         warm_s = self._fenced_s(1)
         if self._dumps is not None:
+            self.evidence = self._dumps.evidence()
             self._dumps.keep(self._dumped_as)
         times = _compile_times(compiled, cold_s, warm_s)
         risen = [name for name, count in counters.fallbacks().items() if count > fallen.get(name, 0)]

@@ -11,7 +11,7 @@ import torch
 import torch_xla
 from torch_xla.core import xla_model
 
-from xlacompare.core import census, errors, program
+from xlacompare.core import census, errors, program, xla_dump
 from xlacompare.frameworks.on_torch import arrays, dispatched
 from xlacompare.frameworks.on_torch_xla import arms, compiler, framework
 
@@ -63,9 +63,9 @@ def capture(step: framework.Step, title: str = "") -> program.Program:
     )
 
 
-def optimised(step: framework.Step) -> str | None:
-    """HLO after XLA's compiler; None where XLA was not told to write it (it is where programs are saved)."""
-    return step.optimised()
+def evidence(step: framework.Step) -> xla_dump.Evidence:
+    """What XLA dumped while the step was built; empty where it was not told to (launch 0 of --ablate_flags does)."""
+    return step.evidence
 
 
 def count(step: framework.Step) -> census.Counted:

@@ -156,21 +156,26 @@ def test_the_experiment_says_what_moved_and_what_was_left() -> None:
     """Simulated launches: a program's cause of 10% of the step, and a build's that only one program feels."""
     rng = np.random.default_rng(1)
 
-    def square(aa: float, ab: float, ba: float, bb: float) -> bars.Square:
+    def square(aa: float, ab: float, ba: float, bb: float, sleep: float = 0.0) -> bars.Square:
         noise = 1 + 0.001 * rng.standard_normal((8, 5))
-        means = np.array([30.0 + aa - 7, 6.0 + bb - 6, 29.0, 1.0, aa, ab, ba, bb])
+        means = np.array([30.0 + aa - 7 + sleep, 6.0 + bb - 6, 29.0, 1.0, aa, ab, ba, bb])
         return bars.Square(*(1e-3 * means[:, None] * noise))
 
     found = {
         planted_bars.BASE: square(7, 7, 8, 6),
-        "transposes": square(10, 10, 8, 6),
+        "transposes": square(7, 7, 11, 9),
         "no fusion": square(7, 7, 8, 16),
+        "sleep": square(7, 7, 8, 6, sleep=2.0),
     }
     text = planted_bars.table(found)
     own = [line for line in text.splitlines() if line.endswith("<- its own")]
-    assert len(own) == 2 and all("moved" in line for line in own)
+    assert len(own) == 3 and all("moved" in line for line in own)
     for name in ("host", "XLA build", "program fits"):
-        (line,) = [line for line in text.splitlines() if line.startswith("transposes") and name in line]
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{'transposes':<21}{name}")]
         assert "left" in line, line
+    for label, of_jax, of_torch_xla in (("sleep", "left", "moved"), ("transposes", "left", "left")):
+        for side, said in zip(planted_bars.SIDES, (of_jax, of_torch_xla), strict=True):
+            (line,) = [line for line in text.splitlines() if line.startswith(label) and f"  host of {side}" in line]
+            assert said in line, "a step's own replay is taken off it, and only host time is left"
     (line,) = [line for line in text.splitlines() if line.startswith("no fusion") and "lowering" in line]
     assert "moved" in line, "an unequal cost is no pure effect of the build, and is not hidden"

@@ -7,8 +7,6 @@ import time
 import pytest
 import torch_xla
 
-from experiments.planted_torch_xla import arms as planted_arms
-from experiments.planted_torch_xla import framework as planted
 from tests.frameworks import cases, replays
 from xlacompare import frameworks
 from xlacompare.frameworks.on_torch_xla import compiler, program
@@ -71,19 +69,3 @@ def test_own_program_takes_the_same_time_by_both_routes(adapter, reader, tmp_pat
     runs = max(10, bench.steps_per_block)
     ratios = sorted(seconds(bench, runs) / seconds(graph, runs) for _ in range(9))
     assert 0.8 < ratios[4] < 1.25, ratios
-
-
-def test_planted_transposes_are_in_the_program_and_change_no_value(adapter):
-    """Of the experiment `planted_bars`: alive in what torch_xla emits, and the step's losses are the same."""
-    workload, inputs = cases.inputs("mlp")
-    counts, losses = [], []
-    for pairs in (0, 2):
-        settings = {planted_arms.TRANSPOSES: pairs}
-        given = (inputs.parameters, inputs.buffers, inputs.batches)
-        step = planted.Adapter().build(workload, *given, "float32", "compiled", settings)
-        counts.append(frameworks.capture("torch_xla", step).stablehlo.count("stablehlo.transpose"))
-        step.run(0)
-        losses.append(step.loss())
-        step.close()
-    assert counts[1] - counts[0] == 2
-    assert losses[0] == losses[1]

@@ -1,0 +1,1 @@
+"""The jax adapter with planted work: XLACOMPARE_FRAMEWORKS=jax=experiments.planted_jax."""

@@ -63,6 +63,8 @@ class Program:
       expected: What the framework itself computed from them.
       sharding: As the front end says; "" for one device.
       notes: One sentence each.
+      tolerances: Output's name -> absolute error that the gate allows the program's dtype; empty where it was captured
+        without a gate.
     """
 
     framework: str
@@ -76,6 +78,7 @@ class Program:
     expected: list[np.ndarray] = dataclasses.field(default_factory=list)
     sharding: str = ""
     notes: tuple[str, ...] = ()
+    tolerances: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def fingerprint(self) -> str:

@@ -1,4 +1,9 @@
-"""Values that a program computed, against those of the framework that emitted it: what rounding explains."""
+"""Values that a program computed, against those of the framework that emitted it: what rounding explains.
+
+Rounding explains what two orders of summation do to float32, and whatever more the gate allows the program's dtype on
+this workload (`Program.tolerances`): a program that computes in bfloat16 has float32 outputs, and two XLA builds round
+to bfloat16 in other places.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,7 @@ def judged(captured: program.Program, got: list[np.ndarray]) -> list[dict[str, A
     for item, one in zip(captured.outputs, got, strict=True):
         other = exact[item.name].astype(np.float64)
         error = np.abs(one.astype(np.float64) - other) if one.shape == other.shape else np.full((), np.inf)
-        allowed = np.asarray(_allowed(item, before, exact))
+        allowed = np.asarray(_allowed(item, before, exact, captured.tolerances))
         with np.errstate(invalid="ignore", divide="ignore"):
             share = np.where(error == 0, 0.0, error / allowed)
         scale = float(np.max(np.abs(other), initial=0.0)) or 1.0
@@ -47,24 +52,31 @@ def judged(captured: program.Program, got: list[np.ndarray]) -> list[dict[str, A
     return found
 
 
-def _allowed(item: program.Tensor, before: Mapping[str, np.ndarray], exact: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Error that two orders of summation explain, by element.
+def _allowed(
+    item: program.Tensor,
+    before: Mapping[str, np.ndarray],
+    exact: Mapping[str, np.ndarray],
+    tolerances: Mapping[str, float],
+) -> np.ndarray:
+    """Error that rounding explains, by element.
 
     AdamW's first update is learning rate * g / (|g| + eps): where g is no larger than its rounding error (the gradient
     of a key's bias is zero but for rounding), the error is as large as the update. Hence a parameter may differ by
     largest update * rounding of g / |g| more, at most twice the largest update.
     """
-    base = _rounding(exact[item.name])
-    moments = [exact[name] for name in (f"mu of {item.name}", f"exp_avg of {item.name}") if name in exact]
+    base = _rounding(item.name, exact, tolerances)
+    moments = [name for name in (f"mu of {item.name}", f"exp_avg of {item.name}") if name in exact]
     if item.role != "parameter" or not moments or item.name not in before:
         return np.asarray(base)
     update = float(np.max(np.abs(exact[item.name] - before[item.name]), initial=0.0))
-    size = np.abs(moments[0].astype(np.float64))
-    share = np.divide(_rounding(moments[0]), size, out=np.full(size.shape, 2.0), where=size > 0)
+    size = np.abs(exact[moments[0]].astype(np.float64))
+    share = np.divide(_rounding(moments[0], exact, tolerances), size, out=np.full(size.shape, 2.0), where=size > 0)
     return np.asarray(base + update * np.minimum(share, 2.0))
 
 
-def _rounding(array: np.ndarray) -> float:
+def _rounding(name: str, exact: Mapping[str, np.ndarray], tolerances: Mapping[str, float]) -> float:
+    array = exact[name]
     if not np.issubdtype(array.dtype, np.floating):
         return 0.0
-    return EPSILONS * float(np.finfo(array.dtype).eps) * float(np.max(np.abs(array), initial=0.0))
+    summed = EPSILONS * float(np.finfo(array.dtype).eps) * float(np.max(np.abs(array), initial=0.0))
+    return max(summed, tolerances.get(name, 0.0))

@@ -149,12 +149,7 @@ class _Gate:
     def _limit(self, kind: str, name: str) -> float:
         """Of an update, the rounding of the parameter that it is added to comes on top."""
         limit = self.reference.limit(kind, name)
-        if kind != "update":
-            return limit
-        value = self.reference.oracle.updated_parameters[name]
-        largest = float(np.abs(value - self.parameters[name]).max(initial=0.0))
-        stored = oracle.EPSILON["float64" if self.reference.dtype == "float64" else "float32"]
-        return limit + (stored * float(np.abs(value).max(initial=0.0)) / largest if largest else 0.0)
+        return limit + oracle.stored_rounding(self.reference, self.parameters, name) if kind == "update" else limit
 
     def _compare(
         self, kind: str, got: spec.Arrays, expected: spec.Arrays, order: Sequence[str], done: Sequence[str] = ()

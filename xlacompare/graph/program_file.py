@@ -43,6 +43,7 @@ def save(captured: program.Program, folder: pathlib.Path) -> None:
         "donated": sum(item.donated for item in captured.inputs),
         "sharding": captured.sharding or "one device",
         "notes": list(captured.notes),
+        "tolerances": captured.tolerances,
     }
     (folder / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
@@ -113,6 +114,7 @@ def load(folder: pathlib.Path) -> program.Program:
         expected=expected,
         sharding="" if summary["sharding"] == "one device" else summary["sharding"],
         notes=tuple(summary["notes"]),
+        tolerances=summary.get("tolerances", {}),  # folders of earlier versions have none
     )
 
 

@@ -65,6 +65,11 @@ def build_request(cell: cells.Cell, inputs: Inputs, run: config.RunConfig, fence
     }
 
 
+def program_request(cell: cells.Cell, inputs: Inputs, folder: pathlib.Path) -> dict[str, Any]:
+    """What a worker is asked, to capture the program of a built cell into a folder of its own below `folder`."""
+    return {"op": "program", "cell": cell.id, "folder": str(folder), "reference": str(inputs.reference)}
+
+
 def environment_of(
     cell: cells.Cell, run: config.RunConfig, started: Mapping[str, Any], inputs: Inputs | None
 ) -> dict[str, Any]:

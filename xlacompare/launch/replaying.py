@@ -100,7 +100,7 @@ def _captured(
     """Folder of a cell's program."""
     worker = workers.worker(cell)
     worker.ask(preparation.build_request(cell, inputs, run, fence=False), run.deadline_s)
-    request = {"op": "program", "cell": cell.id, "folder": str((folder / FOLDER).resolve())}
+    request = preparation.program_request(cell, inputs, (folder / FOLDER).resolve())
     answer = worker.ask(request, run.deadline_s)
     worker.ask({"op": "finish", "cell": cell.id, "rebuild": False, "evidence": False}, run.deadline_s)
     made = pathlib.Path(answer["folder"])

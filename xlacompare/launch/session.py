@@ -246,7 +246,7 @@ class Session:
 
     def _save_program(self, cell: cells.Cell, folder: pathlib.Path) -> bool:
         """After the last sample, none of which depends on it; returns whether the worker survived."""
-        request = {"op": "program", "cell": cell.id, "folder": str(folder)}
+        request = preparation.program_request(cell, self.inputs, folder)
         try:
             answer = self.pool.worker(cell).ask(request, self.run.deadline_s)
         except process.WorkerError as error:

@@ -24,7 +24,7 @@ from xlacompare.core import errors
 from xlacompare.frameworks import gate, interface
 from xlacompare.graph import program_file
 from xlacompare.launch import bench, planted, protocol, replay_bench
-from xlacompare.workloads import archive, load_workload, reference_file
+from xlacompare.workloads import archive, load_workload, reference_file, tolerances
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -114,8 +114,16 @@ class Session:
                 raise
             program_file.save_census(folder, self.loaded.name, request["cell"], counted, str(error))
             return {"status": "unsupported", "reason": str(error), "folder": str(folder)}
+        captured.tolerances = self._tolerances(request)
         program_file.save(captured, folder)
         return {"folder": str(folder), "fingerprint": captured.fingerprint, "notes": list(captured.notes)}
+
+    def _tolerances(self, request: dict[str, Any]) -> dict[str, float]:
+        """What the gate allows each output of a built cell's program."""
+        made = self.benches[request["cell"]]
+        assert isinstance(made, bench.Bench)
+        reference = reference_file.load(pathlib.Path(request["reference"]))
+        return tolerances.of_outputs(made.workload, made.inputs.parameters, reference)
 
     def _own_step(self, name: str) -> interface.TrainStep:
         """The adapter's step of a built cell, which is no replay."""

@@ -69,13 +69,21 @@ class Reference:
         """Largest relative error that a framework may show."""
         if self.dtype == "float64":
             return EXACT_LIMITS[kind]
+        return self.rounding(kind, name, FACTOR) + self.kink_errors.get(kind, {}).get(name, 0.0)
+
+    def rounding(self, kind: str, name: str, factor: float) -> float:
+        """`factor` times what the dtype's rounding did to the tape, and the floor. Not of float64.
+
+        A unit whose rounding decided it, and that fell on the other side, is in the tape's own error; that all of them
+        did is not (`kink_errors`).
+        """
         stored = "float32" if kind in ("loss", "trace", "update", "buffer") else self.dtype
-        limit = FACTOR * self.own_errors[kind][name] + 2 * EPSILON[stored]
+        limit = factor * self.own_errors[kind][name] + 2 * EPSILON[stored]
         if kind in ("loss", "trace"):
             # Adding up n losses one by one errs by about sqrt(n) roundings (Higham and Mary 2019); the examples' own
             # errors do not hold this one.
             limit += np.sqrt(self.oracle.example_losses.shape[1]) * EPSILON[stored] / 2
-        return float(limit + self.kink_errors.get(kind, {}).get(name, 0.0))
+        return float(limit)
 
 
 def evaluate(
@@ -248,6 +256,14 @@ def update_slack(workload: spec.Workload, parameters: spec.Arrays, reference: Re
         largest = np.abs(moved[0][name] - exact[name]).max(initial=0.0)
         slack[name] = np.where(movement <= 2 * reference.limit("gradient", name) * largest, 0.0, movement)
     return slack
+
+
+def stored_rounding(reference: Reference, parameters: spec.Arrays, name: str) -> float:
+    """Rounding of a parameter, relative to the largest element of the update that is added to it."""
+    value = reference.oracle.updated_parameters[name]
+    largest = float(np.abs(value - parameters[name]).max(initial=0.0))
+    stored = EPSILON["float64" if reference.dtype == "float64" else "float32"]
+    return stored * float(np.abs(value).max(initial=0.0)) / largest if largest else 0.0
 
 
 def eased(got: np.ndarray, expected: np.ndarray, slack: np.ndarray) -> np.ndarray:

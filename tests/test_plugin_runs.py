@@ -94,13 +94,14 @@ print([pypjrt.Client.create(library, options=options).device_count for options i
 
 
 def test_both_frameworks_on_one_plugin(run_python, tmp_path):
-    """On the newer one, where torch_xla once hung; records, headline and gate say what ran."""
+    """On the newer one, where torch_xla once hung; records, headline, gate and replays say what ran."""
     found = pjrt_plugins.installed(NEWER)
     for name in ("jax", "torch_xla"):
         if frameworks.missing(name):
             pytest.skip(f"{name} is not installed")
     command = [
         *("-m", "xlacompare.run", f"--pjrt_plugin={NEWER}", "--framework=jax,torch_xla", "--compiler=compiled"),
+        "--replay",
         *("--launches=1", "--cell_s=0.05", "--batch_size=8", "--deadline_s=60", f"--output_dir={tmp_path}"),
     ]
     done = run_python(command, timeout=110)
@@ -112,6 +113,9 @@ def test_both_frameworks_on_one_plugin(run_python, tmp_path):
     assert {cell["cell"]["framework"]: cell["status"] for cell in cells} == {"jax": "ok", "torch_xla": "ok"}
     (key,) = {cell["environment"]["checked"]["pjrt_plugin"] for cell in cells}
     assert key.startswith(f"{found.name}, PJRT API 0.") and "sha256" in key
+    replays = [item for item in records if item["kind"] == "replay"]
+    assert len(replays) == 4 and {item["status"] for item in replays} == {"ok"}
+    assert {item["replay"]["client"] for item in replays} == {f"{found.name} (PJRT API {key.split()[4].rstrip(',')})"}
     for cell in cells:
         assert cell["environment"]["variables"][plugin.PATH_VARIABLE] == str(found.path)
 

@@ -11,7 +11,8 @@ from xlacompare.core import errors
 
 PATH_VARIABLE = "XLACOMPARE_PJRT_PLUGIN"  # of a worker: the plugin's library; also read by torch_xla's shim.c
 OPTIONS_VARIABLE = "XLACOMPARE_PJRT_OPTIONS"  # of a worker: options of its client, as JSON
-VARIABLES = (PATH_VARIABLE, OPTIONS_VARIABLE)
+NAME_VARIABLE = "XLACOMPARE_PJRT_NAME"  # of a worker: what the plugin's client is called
+VARIABLES = (PATH_VARIABLE, OPTIONS_VARIABLE, NAME_VARIABLE)
 NAME = "xlacompare"  # under which a worker registers it: JAX_PLATFORMS, PJRT_DEVICE
 # A CPU plugin starts with four devices. torch_xla compiles every program for as many replicas as there are devices and
 # launches it on one; a plugin of API 0.115 lets a launch wait for all replicas of the one before, so the second launch
@@ -25,6 +26,11 @@ def from_environment() -> tuple[str, dict[str, Any]] | None:
     """Path of the plugin that this worker shall run on, and its client's options; None without one."""
     path = os.environ.get(PATH_VARIABLE)
     return (path, json.loads(os.environ[OPTIONS_VARIABLE])) if path else None
+
+
+def client_name(own: str) -> str:
+    """What the client of this worker is called: its plugin, or the framework's own."""
+    return os.environ.get(NAME_VARIABLE) or own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,10 +57,15 @@ class PjrtPlugin:
         return f"{self.name}, PJRT API {self.api_version}, sha256 {self.sha256}"
 
     @property
+    def client(self) -> str:
+        """What a program's client is called that runs on it."""
+        return f"{self.name} (PJRT API {self.api_version})"
+
+    @property
     def environment(self) -> dict[str, str | None]:
         """Variables of a worker, from which its framework registers the plugin (`from_environment`)."""
         options = CPU_OPTIONS if self.platform in PLATFORM_NAMES["cpu"] else {}
-        return {PATH_VARIABLE: self.path, OPTIONS_VARIABLE: json.dumps(options)}
+        return {PATH_VARIABLE: self.path, OPTIONS_VARIABLE: json.dumps(options), NAME_VARIABLE: self.client}
 
     def check_platform(self, platform: str) -> None:
         """Raises BadInputError where the plugin's devices are not those of the run ("cpu", "gpu" or "tpu")."""

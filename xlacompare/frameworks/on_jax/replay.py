@@ -11,7 +11,7 @@ import jaxlib
 import numpy as np
 from jaxlib import _jax
 
-from xlacompare.core import errors, program
+from xlacompare.core import errors, plugin, program
 
 _COMPILED: dict[str, Any] = {}  # fingerprint -> executable: a process compiles a program once
 
@@ -50,7 +50,7 @@ def prepare(captured: program.Program, computation: bytes) -> Replay:
     Raises:
       UnsupportedError: This XLA does not compile it.
     """
-    device = jax.devices()[0]
+    device, client = jax.devices()[0], plugin.client_name(f"jaxlib {jaxlib.__version__}")
     with jax.enable_x64(True):  # else 64-bit inputs are cut
         # Twice: the CPU client borrows NumPy's memory where it is aligned, the copy from device to device does not.
         placed = jax.device_put(captured.arguments, device)
@@ -62,5 +62,5 @@ def prepare(captured: program.Program, computation: bytes) -> Replay:
             _COMPILED[key] = device.client.compile_and_load(source, [device], _jax.CompileOptions())
     except jax.errors.JaxRuntimeError as error:
         line = str(error).splitlines()[0][:200]
-        raise errors.UnsupportedError(f"{captured.framework}'s program does not compile in jaxlib: {line}") from None
-    return Replay(f"jaxlib {jaxlib.__version__}", time.perf_counter() - begin, _COMPILED[key], buffers)
+        raise errors.UnsupportedError(f"{captured.framework}'s program does not compile in {client}: {line}") from None
+    return Replay(client, time.perf_counter() - begin, _COMPILED[key], buffers)

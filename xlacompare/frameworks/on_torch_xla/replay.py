@@ -15,7 +15,7 @@ import torch
 import torch_xla
 from torch_xla.core import xla_builder
 
-from xlacompare.core import errors, program
+from xlacompare.core import errors, plugin, program
 from xlacompare.frameworks.on_torch_xla import compiler
 
 # Fingerprint -> (hash of the compiled graph, which input stands where in it): a process compiles a program once. Left
@@ -61,7 +61,7 @@ def prepare(captured: program.Program, computation: bytes) -> Replay:
     Raises:
       UnsupportedError: torch_xla's XLA is older than what wrote the module and does not take it.
     """
-    device = torch_xla.device()
+    device, client = torch_xla.device(), plugin.client_name(f"torch_xla {torch_xla.__version__}")
     inputs = [torch.from_numpy(np.array(array)).to(device) for array in captured.arguments]
     compiler.fence()
     begin, key = time.perf_counter(), captured.fingerprint
@@ -70,10 +70,10 @@ def prepare(captured: program.Program, computation: bytes) -> Replay:
             _COMPILED[key] = _compiled(f"{captured.framework}_{key}", inputs, computation)
     except RuntimeError as error:
         line = str(error).splitlines()[0][:200]
-        raise errors.UnsupportedError(f"{captured.framework}'s program does not compile in torch_xla: {line}") from None
+        raise errors.UnsupportedError(f"{captured.framework}'s program does not compile in {client}: {line}") from None
     compile_s = time.perf_counter() - begin
     graph, order = _COMPILED[key]
-    return Replay(f"torch_xla {torch_xla.__version__}", compile_s, graph, [inputs[place] for place in order])
+    return Replay(client, compile_s, graph, [inputs[place] for place in order])
 
 
 def _compiled(name: str, inputs: list[torch.Tensor], computation: bytes) -> tuple[Any, list[int]]:

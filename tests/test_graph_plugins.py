@@ -175,7 +175,7 @@ def test_table_of_programs_and_clients(programs, tmp_path):
     good = pjrt_plugins.installed("lammps-jax-pjrt-cpu")
     bad = plugins.resolve(str(pjrt_plugins.build(tmp_path, "abort")))
     plan = clients.Plan(launches=2, cell_s=0.02, min_block_s=0.002, deadline_s=60.0, cores=clients.default_cores())
-    table = clients.measure(programs, [good, bad], plan)
+    table = clients.measure(programs, clients.readers([good, bad]), plan)
     ours, theirs = table["right", clients.JAXLIB], table["right", good.name]
     assert len(ours.launches) == len(theirs.launches) == 2
     assert ours.n == theirs.n

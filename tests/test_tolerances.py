@@ -50,7 +50,7 @@ def wrong(workload, inputs, reference, own, got, known=True) -> list[str]:
 
 
 def test_two_honest_roundings_agree(made):
-    """One rounds to bfloat16 at every operation, the other not at all: they are as far apart as two XLA builds can be."""
+    """One rounds to bfloat16 at every operation, the other not at all: no two XLA builds are farther apart."""
     workload, inputs, reference = made
     rough = oracle.evaluate(workload, inputs.parameters, inputs.buffers, inputs.batches, 1, "bfloat16")
     own, got = (outputs(workload, inputs, run) for run in (rough, reference.oracle))
@@ -74,7 +74,7 @@ def test_wrong_programs_are_refused(made):
             off = {**exact.gradients, name: factor * exact.gradients[name]}
             assert f"{moment} of {name}" in refused(gradients=off), (name, factor)
     nothing = {name: 0 * value for name, value in exact.gradients.items()}
-    assert {name for name in inputs.parameters} & set(refused(gradients=nothing)), "no update"
+    assert set(inputs.parameters) & set(refused(gradients=nothing)), "no update"
     assert refused(losses=exact.losses * 1.1) == ["loss"]
     if exact.updated_buffers:
         assert refused(updated_buffers={name: 2 * value for name, value in exact.updated_buffers.items()})

@@ -6,7 +6,8 @@ bytecode).
   census   operations, FLOPs, bytes, matrix products and convolutions, fusions, collectives, copies
   diff     operations in one program only, and operations that differ, by what is at stake
   run      in jaxlib's own CPU client, or in PJRT plugins (--pjrt_plugin), without the framework; values against its own
-  clients  `clients A B ...`: table of the times of programs in jaxlib's client and in plugins, with intervals
+  clients  `clients A B ...`: table of the times of programs in jaxlib's client, in plugins and in torch_xla's own
+           client, with intervals
 
 Programs are read, and run, in child processes. Exit codes: 0 done; 1 other values than the framework's own, or a
 program that did not run in one of the clients of the table; 2 bad input.
@@ -25,6 +26,7 @@ from absl import flags
 from xlacompare import command
 from xlacompare.core import config, errors
 from xlacompare.graph import client, clients, plugins, program_file
+from xlacompare.launch import own_clients
 
 COLUMNS = 160
 
@@ -133,6 +135,8 @@ def clients_text(table: clients.Table) -> str:
 
 def _entry(entry: clients.Entry) -> str:
     found = entry.estimate()
+    if entry.absent:
+        return f"absent: {entry.absent}"
     if entry.wrong:
         return f"no time: values differ from the framework's own: {', '.join(entry.wrong[:4])}"
     if found is None:
@@ -156,6 +160,7 @@ def define_flags() -> None:
     flags.DEFINE_list("pjrt_plugin", [], "PJRT plugins of `run` and `clients`: paths or packages; see the doctor.")
     flags.DEFINE_integer("launches", 3, "Fresh processes of every client of `clients`.", lower_bound=1)
     flags.DEFINE_float("cell_s", 0.5, "Seconds of timed blocks per program, client and launch of `clients`, about.")
+    flags.DEFINE_bool("own", True, "Also the clients of frameworks that bring an XLA of their own, in `clients`.")
     flags.DEFINE_float("deadline_s", 300.0, "Seconds for the child process.", lower_bound=1.0)
 
 
@@ -207,7 +212,7 @@ def in_plugins(path: str) -> int:
 
 
 def in_clients(paths: list[str]) -> int:
-    """The table of `clients`: jaxlib's and the plugins that were asked for, or all that are installed."""
+    """The table of `clients`: jaxlib's, the plugins that were asked for or all that are installed, frameworks' own."""
     values = flags.FLAGS
     config.check_seconds("cell_s", values.cell_s)
     found = [plugins.resolve(text) for text in values.pjrt_plugin] or plugins.installed()
@@ -216,7 +221,8 @@ def in_clients(paths: list[str]) -> int:
         program_file.load(folder)
     cores = clients.default_cores()
     plan = clients.Plan(values.launches, values.cell_s, deadline_s=values.deadline_s, cores=cores)
-    table = clients.measure(folders, found, plan)
+    with own_clients.columns(folders if values.own else (), values.deadline_s) as own:
+        table = clients.measure(folders, [*clients.readers(found), *(own if values.own else ())], plan)
     rows = [{"program": name, "in": library, **entry.to_dict()} for (name, library), entry in table.items()]
     sys.stdout.write((json.dumps(rows, indent=1) if values.format == "json" else clients_text(table)) + "\n")
     failed = any(entry.problem or entry.wrong for entry in table.values())

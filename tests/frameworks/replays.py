@@ -49,9 +49,14 @@ def saved(made: program.Program, folder: pathlib.Path, reader: client.Client) ->
     return folder
 
 
+def built(framework: interface.Framework, folder: pathlib.Path, min_block_s: float):
+    """As a worker builds it."""
+    return replay_bench.build(framework, folder, folder / replay_bench.COMPUTATION, min_block_s)
+
+
 def check_foreign(framework: interface.Framework, reader: client.Client, folder: pathlib.Path) -> None:
     """Runs it twice (nothing is donated), without compiling; other values are refused."""
-    bench, answer = replay_bench.build(framework, saved(foreign(), folder, reader), 0.001)
+    bench, answer = built(framework, saved(foreign(), folder, reader), 0.001)
     assert answer["replay"]["worst"]["of_allowed"] <= 1.0
     compiled = framework.compile_count()
     blocks = [bench.block("block", untimed=True) for _ in range(2)]
@@ -63,7 +68,7 @@ def check_foreign(framework: interface.Framework, reader: client.Client, folder:
     wrong = foreign()
     wrong.expected[0][0, 0] += 0.1
     with pytest.raises(errors.MismatchError, match=r"elsewhere's program in .* computes other values: out0"):
-        replay_bench.build(framework, saved(wrong, folder, reader), 0.001)
+        built(framework, saved(wrong, folder, reader), 0.001)
 
 
 def own(
@@ -71,6 +76,6 @@ def own(
 ) -> replay_bench.ReplayBench:
     """The framework's own program in its own XLA; its values are those of its step."""
     made = saved(programs.capture(framework, variant, folder), folder, reader)
-    bench, answer = replay_bench.build(framework, made, 0.02)
+    bench, answer = built(framework, made, 0.02)
     assert answer["replay"]["fingerprint"] == program_file.load(made).fingerprint
     return bench

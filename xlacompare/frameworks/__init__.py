@@ -188,6 +188,12 @@ def capture(name: str, step: interface.TrainStep, title: str = "") -> program.Pr
     return captured
 
 
+def own_clients() -> list[str]:
+    """Frameworks that run captured programs in an XLA of their own, installed or not; jaxlib is one by itself."""
+    found = {name: entry for name, entry in known().items() if "jaxlib" not in entry.distributions}
+    return [name for name, entry in found.items() if importlib.util.find_spec(f"{entry.package}.replay") is not None]
+
+
 def replay(name: str, captured: program.Program, computation: bytes) -> Any:
     """A captured program, of whatever framework, in this framework's own XLA and client (a `graph.runnable.Runnable`).
 

@@ -1,7 +1,7 @@
-"""Programs x clients: the same programs in jaxlib's client and in PJRT plugins, one child process per client.
+"""Programs x clients: the same programs in jaxlib's client, in PJRT plugins and in frameworks' own clients.
 
-As in a run (DESIGN 3.4): several launches of fresh children, which take turns block by block in balanced order, the
-same number of runs in every client; the launch is the unit of the intervals.
+One process per client. As in a run (DESIGN 3.4): several launches of fresh processes, which take turns block by block
+in balanced order, the same number of runs in every client; the launch is the unit of the intervals.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from xlacompare.core import estimates, machine, schedule, timing
 from xlacompare.graph import client, plugins
@@ -34,6 +34,7 @@ class Entry:
       worst: Largest error of an output, as a share of what rounding explains.
       wrong: Outputs beyond it.
       problem: Why there is no time.
+      absent: Why this client is not here at all; nothing failed.
     """
 
     client: str = ""
@@ -42,10 +43,11 @@ class Entry:
     worst: float = 0.0
     wrong: list[str] = dataclasses.field(default_factory=list)
     problem: str = ""
+    absent: str = ""
 
     def estimate(self) -> estimates.Estimate | None:
         """Seconds a run on the log scale, t over launches; None without a time."""
-        if self.problem or self.wrong or not self.launches:
+        if self.absent or self.problem or self.wrong or not self.launches:
             return None
         return estimates.t_interval([math.log(value) for value in self.launches], scale="log")
 
@@ -78,51 +80,154 @@ class Plan:
     cores: tuple[int, ...] = (0,)
 
 
-def measure(folders: Sequence[pathlib.Path], found: Sequence[plugins.Found], plan: Plan) -> Table:
-    """Times programs in jaxlib's client and in plugins.
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """What a process says of a program that it compiled and ran once.
+
+    Attributes:
+      client: What the client calls itself.
+      worst: Largest error of an output, as a share of what rounding explains.
+      wrong: Outputs beyond it.
+      step_s: Seconds a run.
+    """
+
+    client: str
+    worst: float
+    wrong: list[str]
+    step_s: float
+
+
+class Child(Protocol):
+    """A process with one client. Each method raises `client.ProblemError` where there is no answer."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked again."""
+        ...
+
+    def pin(self, cores: Sequence[int]) -> None:
+        """Before anything else: the cores that its client starts on."""
+        ...
+
+    def open(self, name: str, folder: str) -> Opened:
+        """Compiles a program, checks its values, warms it up."""
+        ...
+
+    def visit(self, items: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+        """One block of each (program, runs) in this order."""
+        ...
+
+    def close(self) -> None:
+        """Ends the process; safe to call twice."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """A client, as a column of the table.
+
+    Attributes:
+      name: Of the column.
+      start: Makes its process, for one launch.
+      absent: Why it is not here; it is never started then.
+    """
+
+    name: str
+    start: Callable[[Plan], Child]
+    absent: str = ""
+
+
+@dataclasses.dataclass
+class Reader:
+    """The graph's child process with jaxlib's client or a plugin's (`replays`)."""
+
+    child: client.Client
+    library: str | None
+    label: str
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can be asked again."""
+        return self.child.alive
+
+    def pin(self, cores: Sequence[int]) -> None:
+        """See `Child`."""
+        self.child.ask("replay_pin", list(cores))
+
+    def open(self, name: str, folder: str) -> Opened:
+        """See `Child`."""
+        found = self.child.ask("replay_open", name, folder, self.library, self.label)
+        worst = max(item["of_allowed"] for item in found["outputs"])
+        return Opened(found["client"], worst, found["wrong"], found["step_s"])
+
+    def visit(self, items: Sequence[tuple[str, int]]) -> list[dict[str, Any]]:
+        """See `Child`."""
+        blocks: list[dict[str, Any]] = self.child.ask("replay_visit", items)
+        return blocks
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.child.close()
+
+
+def readers(found: Sequence[plugins.Found]) -> list[Runtime]:
+    """jaxlib's client and those of plugins."""
+    return [_reader(JAXLIB, None), *(_reader(item.name, str(item.path)) for item in found)]
+
+
+def _reader(name: str, library: str | None) -> Runtime:
+    def start(plan: Plan) -> Child:
+        extra = {} if library is None else plugins.plugin_environment()
+        environment = {**threads(plan), **KEPT_MEMORY, **extra}
+        return Reader(client.Client(plan.deadline_s, environment, f"child of {name}"), library, name)
+
+    return Runtime(name, start)
+
+
+def threads(plan: Plan) -> dict[str, str]:
+    """Variables by which clients size their thread pools."""
+    return dict.fromkeys(("NPROC", "OMP_NUM_THREADS"), str(len(plan.cores)))
+
+
+def measure(folders: Sequence[pathlib.Path], runtimes: Sequence[Runtime], plan: Plan) -> Table:
+    """Times programs in clients.
 
     Args:
       folders: Captured programs.
-      found: Plugins.
+      runtimes: The clients.
       plan: How much.
 
     Returns:
-      (program, client) -> entry, in the order given; the program is its folder's name (its path where two are alike),
-      the client "jaxlib" or the plugin's name.
+      (program, client) -> entry, in the order given; the program is its folder's name (its path where two are alike).
     """
-    libraries: dict[str, str | None] = {JAXLIB: None, **{item.name: str(item.path) for item in found}}
     short = [folder.name for folder in folders]
     names = {str(folder): folder.name if short.count(folder.name) == 1 else str(folder) for folder in folders}
-    table: Table = {(name, library): Entry() for name in names.values() for library in libraries}
+    table: Table = {(name, one.name): Entry(absent=one.absent) for name in names.values() for one in runtimes}
     for launch in range(plan.launches):
         with contextlib.ExitStack() as stack:
-            children = {name: stack.enter_context(_child(name, plan)) for name in libraries}
-            _Launch(table, children, plan, launch).run(names, libraries)
+            here = [one for one in runtimes if not one.absent]
+            children = {one.name: stack.enter_context(contextlib.closing(one.start(plan))) for one in here}
+            _Launch(table, children, plan, launch).run(names)
     return table
-
-
-def _child(name: str, plan: Plan) -> client.Client:
-    threads = dict.fromkeys(("NPROC", "OMP_NUM_THREADS"), str(len(plan.cores)))
-    extra = {} if name == JAXLIB else plugins.plugin_environment()
-    return client.Client(plan.deadline_s, {**threads, **KEPT_MEMORY, **extra}, f"child of {name}")
 
 
 class _Launch:
     """One launch: fresh children, opened one after the other, then visited in turns."""
 
-    def __init__(self, table: Table, children: Mapping[str, client.Client], plan: Plan, launch: int) -> None:
+    def __init__(self, table: Table, children: Mapping[str, Child], plan: Plan, launch: int) -> None:
         self._table, self._children, self._plan, self._launch = table, children, plan, launch
         self._steps: dict[tuple[str, str], float] = {}
 
-    def run(self, names: Mapping[str, str], libraries: Mapping[str, str | None]) -> None:
-        for library, path in libraries.items():
-            if self._ask(library, list(names.values()), "replay_pin", list(self._plan.cores)) is not None:
+    def run(self, names: Mapping[str, str]) -> None:
+        for library, child in self._children.items():
+            with self._told(library, list(names.values())):
+                child.pin(self._plan.cores)
                 for folder, name in names.items():
-                    self._open(library, path, folder, name)
+                    self._open(library, child, folder, name)
         counts = self._counts(list(names.values()))
         visits = self._visits(counts)
         times: dict[tuple[str, str], list[float]] = {}
-        live = [library for library in libraries if any((name, library) in self._steps for name in counts)]
+        live = [library for library in self._children if any((name, library) in self._steps for name in counts)]
         for order in schedule.orders(live, visits, self._launch) if live else ():
             for library in order:
                 self._visit(library, counts, times)
@@ -130,30 +235,27 @@ class _Launch:
             self._table[key].launches.append(sum(seconds) / len(seconds))
             self._table[key].n.append(counts[key[0]])
 
-    def _open(self, library: str, path: str | None, folder: str, name: str) -> None:
+    def _open(self, library: str, child: Child, folder: str, name: str) -> None:
         entry = self._table[name, library]
         if entry.problem:
             return
-        answer = self._ask(library, [name], "replay_open", name, folder, path, library)
-        if answer is None:
-            return
-        entry.client = answer["client"]
-        entry.worst = max(entry.worst, *(item["of_allowed"] for item in answer["outputs"]))
-        entry.wrong = answer["wrong"]
-        if not entry.wrong:
-            self._steps[name, library] = answer["step_s"]
+        with self._told(library, [name]):
+            opened = child.open(name, folder)
+            entry.client, entry.wrong = opened.client, opened.wrong
+            entry.worst = max(entry.worst, opened.worst)
+            if not opened.wrong:
+                self._steps[name, library] = opened.step_s
 
-    def _ask(self, library: str, names: Sequence[str], *request: Any) -> Any:
-        """The answer; None where there is none, then the problem stands with these programs, or with all that died."""
-        child = self._children[library]
+    @contextlib.contextmanager
+    def _told(self, library: str, names: Sequence[str]) -> Iterator[None]:
+        """A problem stands with these programs, or with all where the process died."""
         try:
-            return child.ask(*request)
+            yield
         except client.ProblemError as problem:
-            lost = list(names) if child.alive else [key[0] for key in self._table if key[1] == library]
+            lost = names if self._children[library].alive else [key[0] for key in self._table if key[1] == library]
             for name in lost:
                 self._table[name, library].problem = self._table[name, library].problem or str(problem)
                 self._steps.pop((name, library), None)
-        return None
 
     def _counts(self, names: Sequence[str]) -> dict[str, int]:
         """Runs of a block by program: the same in every client, long enough in the fastest one."""
@@ -173,9 +275,12 @@ class _Launch:
 
     def _visit(self, library: str, counts: Mapping[str, int], times: dict[tuple[str, str], list[float]]) -> None:
         names = [name for name in counts if (name, library) in self._steps]
+        if not names:
+            return
         sequence = [(name, counts[name]) for name in names + names[::-1]]
-        for (name, _), block in zip(sequence, self._ask(library, names, "replay_visit", sequence) or ()):
-            times.setdefault((name, library), []).append(block["total_s"] / block["n"])
+        with self._told(library, names):
+            for (name, _), block in zip(sequence, self._children[library].visit(sequence), strict=True):
+                times.setdefault((name, library), []).append(block["total_s"] / block["n"])
 
 
 def default_cores() -> tuple[int, ...]:

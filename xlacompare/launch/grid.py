@@ -171,6 +171,18 @@ def _no_options(run: config.RunConfig) -> str:
     return f"--ablate_flags: no arm that can be measured here takes XLA options; give --compiler={' or '.join(wanted)}"
 
 
+def base_environment(
+    name: str, platform: str, num_cores: int, chosen: plugin.PjrtPlugin | None = None
+) -> dict[str, str | None]:
+    """Variables of any worker of a framework, with matched settings.
+
+    Raises:
+      UnsupportedError: It has no such platform, or runs on no plugin.
+    """
+    fixed = {"PYTHONHASHSEED": "0", "XLACOMPARE_PLATFORM": platform}
+    return {**fixed, **_environment(name, platform, num_cores, chosen)}
+
+
 def worker_environment(
     cell: cells.Cell, run: config.RunConfig, cache: str | None, dumps: str | None = None
 ) -> dict[str, str | None]:
@@ -183,8 +195,7 @@ def worker_environment(
       dumps: Folder for what compilers write where programs are saved; None where they are not.
     """
     arms = frameworks.arms(cell.framework)
-    environment: dict[str, str | None] = {"PYTHONHASHSEED": "0", "XLACOMPARE_PLATFORM": run.platform}
-    environment.update(_environment(cell.framework, run.platform, run.num_cores, run.plugin))
+    environment = base_environment(cell.framework, run.platform, run.num_cores, run.plugin)
     changed: Mapping[str, Any] = dict(cell.changed)
     for setting in arms.SETTINGS.values():
         if setting.where == "environment" and setting.name in changed:

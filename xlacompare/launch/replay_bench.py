@@ -42,10 +42,22 @@ class ReplayBench(runnable.Repeated):
         return {"memory": None}
 
 
+def request(name: str, folder: pathlib.Path, computation: pathlib.Path, min_block_s: float) -> dict[str, Any]:
+    """What a worker is asked, to build a replay; see `build`. Later requests know it as the cell `name`."""
+    files = {"folder": str(folder), "computation": str(computation)}
+    return {"op": "replay", "cell": name, **files, "min_block_s": min_block_s}
+
+
 def build(
-    framework: interface.Framework, folder: pathlib.Path, min_block_s: float
+    framework: interface.Framework, folder: pathlib.Path, computation: pathlib.Path, min_block_s: float
 ) -> tuple[ReplayBench, dict[str, Any]]:
     """Compiles a captured program in the framework's own XLA and checks its values.
+
+    Args:
+      framework: The adapter.
+      folder: Of the program.
+      computation: The same as an HLO module that the graph's child process made of it.
+      min_block_s: Least seconds of a block.
 
     Returns:
       The bench, and what the record holds of its building.
@@ -57,7 +69,7 @@ def build(
     begin = time.perf_counter()
     captured = program_file.load(folder)
     program_values.check(captured.inputs, captured.arguments)
-    made = frameworks.replay(framework.name, captured, (folder / COMPUTATION).read_bytes())
+    made = frameworks.replay(framework.name, captured, computation.read_bytes())
     found = ReplayBench(made, framework)
     found.run(0)
     found.synchronize()

@@ -35,8 +35,8 @@ class Programs:
 
     def request(self, cell: cells.Cell, run: config.RunConfig) -> dict[str, Any]:
         """What a worker is asked, to build a replay."""
-        folder = str(self.folders[cell])
-        return {"op": "replay", "cell": cell.to_dict(), "folder": folder, "min_block_s": run.min_block_s}
+        folder = self.folders[cell]
+        return replay_bench.request(cell.id, folder, folder / replay_bench.COMPUTATION, run.min_block_s)
 
 
 def source_of(cell: cells.Cell, members: Iterable[cells.Cell]) -> cells.Cell:

@@ -89,10 +89,14 @@ class Session:
 
     def replay(self, request: dict[str, Any]) -> dict[str, Any]:
         """Builds a replay: a captured program in this framework's own XLA."""
-        cell = cells.Cell.from_dict(request["cell"])
-        made, answer = replay_bench.build(self.loaded, pathlib.Path(request["folder"]), request["min_block_s"])
-        self.benches[cell.id] = made
+        folder, computation = pathlib.Path(request["folder"]), pathlib.Path(request["computation"])
+        made, answer = replay_bench.build(self.loaded, folder, computation, request["min_block_s"])
+        self.benches[request["cell"]] = made
         return answer
+
+    def size(self, request: dict[str, Any]) -> None:
+        """Steps of a block, where the parent knows better than the pilot block."""
+        self.benches[request["cell"]].steps_per_block = request["steps_per_block"]
 
     def visit(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Runs blocks in the order given; the first step after a switch is run and untimed."""
@@ -165,6 +169,7 @@ def serve(channel: protocol.Channel, session: Session) -> None:
         "gate": session.gate,
         "build": session.build,
         "replay": session.replay,
+        "size": session.size,
         "visit": session.visit,
         "count": session.count,
         "program": session.program,

@@ -9,15 +9,18 @@ import shlex
 
 import numpy as np
 import pytest
+from absl import flags
 
 from tests import conftest
 from tests import report_samples as made
+from xlacompare import run_steps
 from xlacompare.core import analysis, config, errors, flag_effects, program, record, results, xla_dump, xla_options
 from xlacompare.launch import grid, hints, pool
 from xlacompare.report import advice, flag_table, render
 
 FUSION, FAST, BOGUS = "xla_disable_hlo_passes=fusion", "xla_cpu_enable_fast_math=true", "xla_no_such_option=1"
 OWN = "xla_cpu_of_the_user=7"
+NEWER = "xla_cpu_scheduler_type=CPU_SCHEDULER_TYPE_CONCURRENCY_OPTIMIZED"  # in the table, unknown to torch_xla 2.9.0
 SLOWER = {FUSION: 1.5, FAST: 0.9, OWN: 1.0}
 QUICK = ["--workload=mlp", "--batch_size=16", "--min_block_s=0.002", "--num_cores=1", "--compiler=compiled"]
 
@@ -64,6 +67,43 @@ def test_refusals_are_one_line_and_code_2(flags, words, tmp_path):
     assert len(child.stderr.strip().splitlines()) == 1 and not (tmp_path / "run").exists()
 
 
+def test_an_option_that_no_xla_knows_is_a_mistake():
+    """One that some XLA of the run knows, or that stands in the table, is a row of the table instead."""
+    here = f"{xla_options.UNKNOWN} (--{BOGUS})"
+    said = xla_options.mistaken(BOGUS, [xla_options.UNKNOWN, here])
+    assert "unknown option xla_no_such_option: no XLA of this run" in said and "\n" not in said
+    for text, reasons in ((BOGUS, [here, ""]), (NEWER, [here]), (BOGUS, [f"{xla_options.REFUSED} (x)"]), (BOGUS, [])):
+        assert xla_options.mistaken(text, reasons) == ""
+
+
+@pytest.mark.framework("jax")
+def test_a_mistaken_option_ends_the_run_before_anything_is_timed(tmp_path):
+    words = ["-m", "xlacompare.run", "--framework=jax", f"--output_dir={tmp_path}", *QUICK]
+    child = conftest.run_child([*words, f"--ablate_flags={FUSION},{BOGUS}"], timeout=120)
+    assert child.returncode == errors.EXIT_BAD_INPUT, child.stderr
+    (line,) = [line for line in child.stderr.splitlines() if line.startswith("xlacompare: ")]
+    assert "unknown option xla_no_such_option" in line
+    kinds = [item["kind"] for item in record.read(tmp_path).records]
+    assert "cell" not in kinds and kinds[-1] == "end"
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ([], ()),
+        (["--ablate_flags"], ("table",)),
+        (["--ablate_flags=table"], ("table",)),
+        (["--noablate_flags"], ()),
+        ([f"--ablate_flags={FUSION},{FAST}", "--launches=2"], (FUSION, FAST)),
+    ],
+)
+def test_the_flag_alone_means_the_table(words, wanted):
+    values = flags.FlagValues()
+    flags.DEFINE_flag(run_steps.options_flag(), flag_values=values)
+    flags.DEFINE_integer("launches", 1, "x", flag_values=values)
+    assert values(["x", *words]) == ["x"] and tuple(values.ablate_flags) == wanted
+
+
 def test_which_cells_share_a_process(tmp_path):
     """jax hands an option to one compilation; torch_xla needs a process with the flag, beside the user's own flags."""
     run = config.RunConfig(("jax", "torch_xla", "torch"), ("eager", "compiled"), ablate_flags=(FUSION, FAST))
@@ -100,7 +140,7 @@ def records(
     """
     rng, base = np.random.default_rng(5), made.make_cell(framework)
     found = made.run_records(("jax",), ("compiled",), ("mlp",), ending=None)[:1]
-    found.append(made.cell_record(base.with_option(BOGUS), 0, status="unsupported", reason=xla_options.UNKNOWN))
+    found.append(made.cell_record(base.with_option(NEWER), 0, status="unsupported", reason=xla_options.UNKNOWN))
     for launch in range(3):
         noise = float(np.exp(rng.normal(0, 0.03)))
         for option in (None, *SLOWER):
@@ -121,13 +161,13 @@ def effects(**options) -> list[results.FlagEffect]:
 
 def test_a_planted_effect_is_found_and_ranked():
     found = effects()
-    assert [effect.option for effect in found] == [FAST, OWN, FUSION, BOGUS]
+    assert [effect.option for effect in found] == [FUSION, FAST, OWN, NEWER]
     for effect in found[:3]:
         _, low, high = effect.effect.verdict.estimate.ratio()
         assert low < SLOWER[effect.option] < high and high / low < 1.05
         assert effect.effect.how == "blocks"
         assert effect.effect.verdict.family == "XLA options x workloads x frameworks (Benjamini-Hochberg, 3)"
-    assert [effect.effect.verdict.kind for effect in found[:3]] == ["difference", "no_difference", "difference"]
+    assert [effect.effect.verdict.kind for effect in found[:3]] == ["difference", "difference", "no_difference"]
     assert found[3].effect.verdict is None and found[3].status == "unsupported"
 
 
@@ -144,7 +184,7 @@ def test_options_are_in_no_other_comparison():
 
 def test_the_program_that_did_not_change():
     said = {effect.option: flag_table.program(effect) for effect in effects()}
-    assert said[FUSION] == flag_table.CHANGED and said[FAST] == said[OWN] == flag_table.SAME_HLO and said[BOGUS] == ""
+    assert said[FUSION] == flag_table.CHANGED and said[FAST] == said[OWN] == flag_table.SAME_HLO and said[NEWER] == ""
     said = {effect.option: flag_table.program(effect) for effect in effects(same_hlo=(FUSION,))}
     assert said[FUSION] == flag_table.SAME and said[FAST] == flag_table.CHANGED
 
@@ -197,11 +237,12 @@ def test_what_a_dump_shows(tmp_path):
 def test_the_table():
     text = render.to_text(analysis.summarise(records()), expert=False)
     lines = text.splitlines()
-    places = [next(i for i, line in enumerate(lines) if option in line) for option in (FAST, OWN, FUSION, BOGUS)]
+    places = [next(i for i, line in enumerate(lines) if option in line) for option in (FUSION, FAST, OWN, NEWER)]
     assert places == sorted(places) and max(map(len, lines)) <= 100
-    assert "faster" in lines[places[0]] and "no difference larger than 2%" in lines[places[1]]
-    assert "+50" in lines[places[2]] and "slower" in lines[places[2]]
-    assert f"unsupported: {xla_options.UNKNOWN}" in lines[places[3]]
+    assert "+50" in lines[places[0]] and "slower" in lines[places[0]]
+    assert "faster" in lines[places[1]] and "no difference larger than 2%" in lines[places[2]]
+    said = " ".join(" ".join(lines[places[3] :]).split())
+    assert f"unsupported: {xla_options.UNKNOWN} (since: after PJRT API 0.81, by 0.115 and jaxlib 0.10.2)" in said
     assert "screening; family: XLA options" in text and "no pair to compare" not in text
     command = next(i for i, line in enumerate(lines) if "python -m xlacompare.run" in line)
     assert "--settings=both" not in "\n".join(lines[command:])
@@ -210,11 +251,12 @@ def test_the_table():
 def test_json_and_csv():
     summary = analysis.summarise(records())
     flags = json.loads(render.render(summary, "json", False))["flags"]
-    assert [flag["option"] for flag in flags] == [FAST, OWN, FUSION, BOGUS]
-    assert flags[2]["same_program"] is False and "not the same work" not in flags[2]["effect"]["sentence"]
+    assert [flag["option"] for flag in flags] == [FUSION, FAST, OWN, NEWER]
+    assert flags[0]["same_program"] is False and "not the same work" not in flags[0]["effect"]["sentence"]
+    assert flags[1]["since"] == "torch_xla 2.9.0 or before" and flags[2]["since"] == ""
     rows = [row for row in csv.DictReader(io.StringIO(render.render(summary, "csv", False))) if row["kind"] == "flag"]
-    assert [row["name"] for row in rows] == [FAST, OWN, FUSION, BOGUS]
-    assert 1.45 < float(rows[2]["value"]) < 1.55 and rows[2]["program"] == flag_table.CHANGED
+    assert [row["name"] for row in rows] == [FUSION, FAST, OWN, NEWER]
+    assert 1.45 < float(rows[0]["value"]) < 1.55 and rows[0]["program"] == flag_table.CHANGED
     assert rows[3]["status"] == "unsupported" and rows[3]["reason"] == xla_options.UNKNOWN
 
 
@@ -265,7 +307,7 @@ def run(framework: str, folder, *flags: str) -> tuple:
 def test_jax_in_one_process(tmp_path):
     nothing = "xla_disable_hlo_passes=no_such_pass"
     default = "xla_cpu_enable_fast_min_max=false"  # what jax sets anyway
-    options = f"--ablate_flags={FUSION},{BOGUS},{nothing},{FAST},{default},xla_cpu_prefer_vector_width=wide"
+    options = f"--ablate_flags={FUSION},{nothing},{FAST},{default},xla_cpu_prefer_vector_width=wide"
     report, found = run("jax", tmp_path, options, "--launches=1", "--cell_s=0.3")
     assert len({item["start"]["pid"] for item in found.values()}) == 1
     fusion = report[FUSION]
@@ -274,7 +316,6 @@ def test_jax_in_one_process(tmp_path):
     assert report[nothing]["same_program"] is report[nothing]["same_code"] is True and report[nothing]["status"] == "ok"
     assert (report[FAST]["same_program"], report[FAST]["same_code"], report[FAST]["in_force"]) == (True, False, True)
     assert report[default]["in_force"] is False and report[default]["effect"]["verdict"] is None
-    assert (report[BOGUS]["status"], report[BOGUS]["reason"]) == ("unsupported", xla_options.UNKNOWN)
     assert "is not a valid int32" in report["xla_cpu_prefer_vector_width=wide"]["reason"]
     assert found[FUSION, 0]["gate"]["arm"]["passed"]
 
@@ -282,7 +323,7 @@ def test_jax_in_one_process(tmp_path):
 @pytest.mark.framework("torch_xla")
 def test_torch_xla_in_processes_of_its_own(tmp_path):
     default = "xla_cpu_enable_fast_min_max=true"  # XLA's own default, which torch_xla leaves alone
-    options = f"--ablate_flags={FUSION},{BOGUS},{default}"
+    options = f"--ablate_flags={FUSION},{NEWER},{default}"
     report, found = run("torch_xla", tmp_path, options, "--launches=1", "--cell_s=0.1")
     assert len({item["start"]["pid"] for item in found.values() if item["status"] == "ok"}) == 3
     assert report[FUSION]["in_force"] is True and report[FUSION]["same_program"] is False
@@ -293,4 +334,4 @@ def test_torch_xla_in_processes_of_its_own(tmp_path):
     assert report[FUSION]["effect"]["how"] == "launches" and report[FUSION]["effect"]["ratio"][0] > 1
     assert f"--{FUSION}" in found[FUSION, 0]["environment"]["framework"]["xla_flags"].split()
     assert FUSION not in found[None, 0]["environment"]["framework"]["xla_flags"]
-    assert report[BOGUS]["status"] == "unsupported" and xla_options.UNKNOWN in report[BOGUS]["reason"]
+    assert report[NEWER]["status"] == "unsupported" and xla_options.UNKNOWN in report[NEWER]["reason"]

@@ -288,3 +288,7 @@ def test_plan_sentence() -> None:
     assert "inf" not in analysis.plan_sentence(plan.fixed(1), 2)
     assert analysis.detectable(plan.fixed(12))["effect"] < analysis.detectable(plan.fixed(3))["effect"]
     assert "detectable" not in analysis.plan_sentence(plan.fixed(2), 1)
+    apart = analysis.plan_sentence(plan.fixed(6), 1, options_between=True)
+    assert "detectable between XLA options, each a process of its own, with 80% power" in apart
+    assert "inside a process" not in apart
+    assert "tells nothing of differences between XLA options" in analysis.plan_sentence(plan.fixed(1), 1, True)

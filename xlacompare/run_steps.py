@@ -14,10 +14,29 @@ import rich.progress
 from absl import flags
 
 from xlacompare import frameworks, run_collectives, workloads
-from xlacompare.core import analysis, config, errors, machine, plan, plugin, record
+from xlacompare.core import analysis, config, errors, machine, plan, plugin, record, xla_options
 from xlacompare.graph import plugins
 from xlacompare.launch import campaign, grid, membership
 from xlacompare.report import render
+
+
+class OptionsParser(flags.ListParser):
+    """A list that may be left out: absl then hands over "true", or "false" for --noablate_flags."""
+
+    def parse(self, argument: str | list[str]) -> list[str]:
+        """The items."""
+        bare = {"true": [xla_options.TABLE], "false": []}
+        found: list[str] = bare[argument] if argument in ("true", "false") else super().parse(argument)
+        return found
+
+
+def options_flag() -> flags.Flag[list[str]]:
+    """--ablate_flags: boolean for absl, which takes those without a value."""
+    about = (
+        "XLA options to change one at a time against the default: alone (or =table) those that matter on the platform, "
+        "else a list of name=value. For jax and torch_xla."
+    )
+    return flags.Flag(OptionsParser(), None, "ablate_flags", [], about, boolean=True)
 
 
 def define_flags() -> None:
@@ -48,12 +67,7 @@ def define_flags() -> None:
     flags.DEFINE_float("min_block_s", usual.min_block_s, "Least seconds of a block.")
     flags.DEFINE_enum("settings", usual.settings, list(config.SETTINGS_MODES), "Matched, the frameworks' own, or both.")
     flags.DEFINE_bool("itemise", False, "With --settings=both: one setting at a time.")
-    flags.DEFINE_list(
-        "ablate_flags",
-        [],
-        "XLA options to change one at a time against the default, as name=value; `table`: those that matter on the "
-        "platform. For jax and torch_xla.",
-    )
+    flags.DEFINE_flag(options_flag())
     flags.DEFINE_enum("platform", usual.platform, list(config.PLATFORMS), "Where the steps run.")
     flags.DEFINE_string(
         "pjrt_plugin",

@@ -104,16 +104,23 @@ def detectable(chosen: plan.Plan) -> dict[str, Any]:
     return {"launch_sd": ASSUMED_LAUNCH_SD, "launches": chosen.last, "effect": effect}
 
 
-def plan_sentence(chosen: plan.Plan, num_frameworks: int) -> str:
-    """The plan and what it can show, in a sentence."""
-    if num_frameworks < 2:
-        looks = ", ".join(map(str, chosen.looks))
+def plan_sentence(chosen: plan.Plan, num_frameworks: int, options_between: bool = False) -> str:
+    """The plan and what it can show, in a sentence.
+
+    Args:
+      chosen: The plan.
+      num_frameworks: Of the run.
+      options_between: XLA options have processes of their own (--ablate_flags of one framework that reads them at its
+        start), so that their effects are differences between launches, as those of frameworks are.
+    """
+    looks = ", ".join(map(str, chosen.looks))
+    if num_frameworks < 2 and not options_between:
         return f"plan: a look after {looks} launch{'es' * (chosen.last > 1)}; arms are compared inside a process"
+    sides = "frameworks" if num_frameworks > 1 else "XLA options, each a process of its own,"
     found = detectable(chosen)
     if not math.isfinite(found["effect"]):
-        return "plan: one launch, which tells nothing of differences between frameworks (--launches=3 does)"
-    looks = ", ".join(map(str, chosen.looks))
+        return f"plan: one launch, which tells nothing of differences between {sides.rstrip(',')} (--launches=3 does)"
     return (
-        f"plan: a look after {looks} launches; detectable between frameworks with 80% power: "
+        f"plan: a look after {looks} launches; detectable between {sides} with 80% power: "
         f"{found['effect']:.0%}, if launches differ by {found['launch_sd']:.0%} as assumed"
     )

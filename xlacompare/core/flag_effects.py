@@ -17,7 +17,7 @@ NOT_ABLATED = "not ablated: XLA compiled with the value of the default, which ha
 
 
 def flag_effects(found: Mapping[str, samples.CellSamples], chosen: plan.Plan) -> list[results.FlagEffect]:
-    """Every option against the default of its own cell, the fastest first; those without a time last."""
+    """Every option against the default of its own cell, the largest effect first; those without a time last."""
     made = []
     for entry in found.values():
         base = found.get(entry.cell.matched.id)
@@ -37,6 +37,7 @@ def _effect(entry: samples.CellSamples, base: samples.CellSamples, chosen: plan.
     return results.FlagEffect(
         option=text,
         note=declared.note if declared else "",
+        since=declared.since if declared else "",
         effect=effect,
         status=entry.status,
         reason=entry.reason,
@@ -60,4 +61,4 @@ def _adjusted(made: list[results.FlagEffect]) -> list[results.FlagEffect]:
 
 def _rank(found: results.FlagEffect) -> tuple[bool, float]:
     judged = found.effect.verdict
-    return (judged is None, 0.0 if judged is None else judged.estimate.mean)
+    return (judged is None, 0.0 if judged is None else -abs(judged.estimate.mean))

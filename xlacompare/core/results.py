@@ -142,6 +142,7 @@ class FlagEffect:
     Attributes:
       option: "name=value".
       note: What it does; "" for an option that is not in `xla_options`.
+      since: Which XLA builds have it; "" likewise, and where it was not looked up.
       effect: The changed cell (a) against the default (b).
       status, reason: Of the changed cell.
       in_force: Whether XLA compiled with another value of the option than by default, see `xla_dump.in_force`; None
@@ -153,6 +154,7 @@ class FlagEffect:
 
     option: str
     note: str
+    since: str
     effect: Comparison
     status: str
     reason: str
@@ -171,7 +173,7 @@ class Summary:
       pairs: Between frameworks, same arm; the primary family is those of the headline arm.
       arms: Within a framework: eager against each other arm.
       definitions: Framework -> arm -> what it is.
-      flags: XLA options against the default, the fastest first.
+      flags: XLA options against the default, the largest effect first.
       shares: "timed": share of the wall time after warm-up inside timed blocks; "start", "build", "measure": shares of
         the whole launch time.
     """

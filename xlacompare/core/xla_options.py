@@ -33,17 +33,31 @@ class Option:
       note: What it does, in one line.
       acts: PROGRAM where its effect is seen in the optimised HLO; CODE where it acts below (code generation, run time),
         so that an equal HLO does not say that nothing changed.
+      since: Which XLA builds have it, where that was looked up. XLA has no versions; its builds are told apart by the
+        package and by the PJRT API that they speak.
     """
 
     name: str
     value: str
     note: str
     acts: str = PROGRAM
+    since: str = ""
 
     @property
     def text(self) -> str:
         """As the flag has it."""
         return f"{self.name}={self.value}"
+
+
+# Looked up in the libraries of torch_xla 2.9.0, xla-cpu-pjrt 0.0.1 (PJRT API 0.81), jaxlib 0.10.2 and
+# lammps-jax-pjrt-cpu 0.11.2 (API 0.115). libtpu was not.
+_OLD = "torch_xla 2.9.0 or before"
+_AFTER_TORCH_XLA = "after torch_xla 2.9.0, by PJRT API 0.81"
+_AFTER_81 = "after PJRT API 0.81, by 0.115 and jaxlib 0.10.2"
+
+
+def _all_since(since: str, options: tuple[Option, ...]) -> tuple[Option, ...]:
+    return tuple(dataclasses.replace(option, since=option.since or since) for option in options)
 
 
 _CPU = (
@@ -54,8 +68,14 @@ _CPU = (
         "xla_cpu_scheduler_type",
         "CPU_SCHEDULER_TYPE_CONCURRENCY_OPTIMIZED",
         "order for parallel kernels rather than for least memory",
+        since=_AFTER_81,
     ),
-    Option("xla_cpu_experimental_ynn_fusion_type", "", "no YNN kernels for matrix products and others"),
+    Option(
+        "xla_cpu_experimental_ynn_fusion_type",
+        "",
+        "no YNN kernels for matrix products and others",
+        since=_AFTER_TORCH_XLA,
+    ),
     Option("xla_cpu_use_xnnpack", "false", "no XNNPACK kernels for the operations that it serves", CODE),
     Option("xla_cpu_use_onednn", "true", "oneDNN kernels for matrix products and convolutions"),
     Option("xla_cpu_use_fusion_emitters", "false", "fusions by the older code generator", CODE),
@@ -86,7 +106,7 @@ _TPU = (
     Option("xla_enable_async_all_gather", "false", "every all-gather waits for its end"),
     Option("xla_enable_async_collective_permute", "false", "every permute waits for its end"),
 )
-TABLES: dict[str, tuple[Option, ...]] = {"cpu": _CPU, "gpu": _GPU, "tpu": _TPU}
+TABLES: dict[str, tuple[Option, ...]] = {"cpu": _all_since(_OLD, _CPU), "gpu": _all_since(_OLD, _GPU), "tpu": _TPU}
 
 
 def chosen(asked: Sequence[str], platform: str) -> tuple[str, ...]:
@@ -125,6 +145,21 @@ def split(text: str) -> tuple[str, str]:
     """Name and value of "name=value"."""
     name, _, value = text.partition("=")
     return name, value
+
+
+def mistaken(text: str, reasons: Sequence[str]) -> str:
+    """The line about a user's own option that no XLA of the run knows; "" where one does, or it is of the table.
+
+    Args:
+      text: "name=value".
+      reasons: Why each cell of the option has no time; "" for one that has.
+    """
+    if find(text) is not None or not reasons or not all(reason.startswith(UNKNOWN) for reason in reasons):
+        return ""
+    name, _ = split(text)
+    return (
+        f"--ablate_flags: unknown option {name}: no XLA of this run knows it; check the name (XLA_FLAGS=--help lists)"
+    )
 
 
 def find(text: str) -> Option | None:

@@ -161,7 +161,8 @@ class Campaign(journal.Journal):
                 chosen = self._plan(time.perf_counter() - begin, time.perf_counter() - start)
             if launch == 1:
                 self.append("plan", {"plan": chosen.to_dict(), "mde": analysis.detectable(chosen)})
-                self.progress.say(analysis.plan_sentence(chosen, len(self.run.frameworks)))
+                between = grid.options_between(self.run)
+                self.progress.say(analysis.plan_sentence(chosen, len(self.run.frameworks), between))
                 self._say_budget(begin)
             if launch >= chosen.last or (chosen.is_look(launch) and analysis.settled(self.records, chosen, launch)):
                 return

@@ -161,6 +161,12 @@ def _ablated(base: cells.Cell, run: config.RunConfig) -> list[cells.Cell]:
     return [base.with_option(text) for text in xla_options.chosen(run.ablate_flags, run.platform)]
 
 
+def options_between(run: config.RunConfig) -> bool:
+    """Whether an XLA option of this run has a process of its own, so that its effect is a difference of launches."""
+    takes = (getattr(frameworks.arms(name), "XLA_OPTIONS", None) for name in run.frameworks)
+    return bool(run.ablate_flags) and any(found is not None and found.where == "environment" for found in takes)
+
+
 def _no_options(run: config.RunConfig) -> str:
     """Why no cell of a run takes an XLA option, and what does."""
     able = [name for name in frameworks.known() if hasattr(frameworks.arms(name), "XLA_OPTIONS")]

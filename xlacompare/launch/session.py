@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from xlacompare.core import cell as cells
-from xlacompare.core import config, foreign, machine, schedule
+from xlacompare.core import config, errors, foreign, machine, schedule, xla_options
 from xlacompare.graph import client
 from xlacompare.launch import counting, preparation, process, replaying
 from xlacompare.launch import pool as pools
@@ -88,6 +88,8 @@ class Session:
             begin = time.perf_counter()
             intact = self._build()
             self.wall.build_s += time.perf_counter() - begin
+            if intact:
+                self._check_options()
             if intact and self._live():
                 begin = time.perf_counter()
                 intact = self._visits()
@@ -135,6 +137,20 @@ class Session:
                 if not self._lose(cell, error):
                     return False
         return True
+
+    def _check_options(self) -> None:
+        """Before anything is timed.
+
+        Raises:
+          BadInputError: An option of the user's own is unknown to every XLA of the run.
+        """
+        reasons: dict[str, list[str]] = {}
+        for cell, outcome in self.outcomes.items():
+            if cell.option is not None:
+                reasons.setdefault(cell.option, []).append(outcome.reason if outcome.status == "unsupported" else "")
+        for option, found in reasons.items():
+            if problem := xla_options.mistaken(option, found):
+                raise errors.BadInputError(problem)
 
     def _build_request(self, cell: cells.Cell) -> dict[str, Any]:
         if cell.program and self.replays is not None:

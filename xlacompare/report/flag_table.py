@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from xlacompare.core import plan, results, units, verdict
+from xlacompare.core import plan, results, units, verdict, xla_options
 from xlacompare.report import data, words
 from xlacompare.report import page as pages
 
@@ -22,7 +22,7 @@ def write(page: pages.Page, summary: results.Summary) -> None:
     """Writes the table; nothing where no option was ablated."""
     if not summary.flags:
         return
-    page.heading("XLA options against the default: step time [95% interval], - is faster; order of the estimates")
+    page.heading("XLA options against the default: step time [95% interval], - is faster; the largest first")
     called = data.names(summary.cells)
     ranked = sorted(summary.flags, key=_group)  # stable: the order within a group stays
     for key, members in itertools.groupby(ranked, key=_group):
@@ -61,7 +61,8 @@ def _row(page: pages.Page, found: results.FlagEffect) -> None:
 
 def why_not(found: results.FlagEffect) -> str:
     """Why an option has no effect to show."""
-    return f"{found.status}: {found.reason}" if found.status != "ok" else found.effect.problem
+    since = f" (since: {found.since})" if found.since and found.reason.startswith(xla_options.UNKNOWN) else ""
+    return f"{found.status}: {found.reason}{since}" if found.status != "ok" else found.effect.problem
 
 
 def program(found: results.FlagEffect) -> str:

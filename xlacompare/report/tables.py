@@ -147,7 +147,8 @@ def _time(page: pages.Page, summary: results.Summary, expert: bool) -> None:
     page.heading("How it was measured")
     if summary.plan:
         chosen = plan.Plan.from_dict(summary.plan)
-        page.line(analysis.plan_sentence(chosen, len(data.frameworks(summary))))
+        between = any(found.effect.how == "launches" for found in summary.flags)
+        page.line(analysis.plan_sentence(chosen, len(data.frameworks(summary)), between))
     if summary.times:
         parts = {name: s for name, s in summary.times.items() if name != "total"}
         total = summary.times.get("total", sum(parts.values()))

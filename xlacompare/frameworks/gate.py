@@ -73,15 +73,29 @@ def arm_gate(
     reference: oracle.Reference,
     dtype: str,
     steps: int,
+    gradients: spec.Arrays | None = None,
 ) -> parity.GateResult:
     """The built step itself, the one that is timed, in its own dtype, within derived limits.
 
     Resets the step first and leaves it `steps` steps on; call `reset` again where that matters.
+
+    Args:
+      step: The step.
+      workload: What to do.
+      parameters: Initial ones, neutral.
+      buffers: Initial ones, neutral.
+      reference: Of the step's dtype.
+      dtype: That of the step.
+      steps: Steps of the loss trace.
+      gradients: Those that the optimizer gets, where they can be had (`strategy.ParallelStep`): an update by adamw
+        hides their scale, a sum over ranks instead of a mean for one.
     """
     if dtype != reference.dtype:
         raise ValueError(f"the step is {dtype}, its reference {reference.dtype}")
     step.reset()
     gate = _Gate(workload, parameters, buffers, reference)
+    if gradients is not None:
+        gate.check_gradients(gradients)
     gate.check_step(step, steps)
     return gate.result({})
 
@@ -102,12 +116,12 @@ class _Gate:
         exact = self.reference.oracle
         self._compare("activation", evaluation.activations, exact.activations, self.workload.activation_names())
         self._compare("loss", {"loss": np.asarray(evaluation.loss)}, {"loss": exact.losses[0]}, ["loss"])
-        self._check_gradients(evaluation.gradients)
+        self.check_gradients(evaluation.gradients)
         count = {"parameters": np.asarray(sum(g.size for g in evaluation.gradients.values()))}
         expected = {"parameters": np.asarray(sum(g.size for g in exact.gradients.values()))}
         self._extend("count", count, expected, parity.compare("count", count, expected, ["parameters"], 0.0))
 
-    def _check_gradients(self, got: spec.Arrays) -> None:
+    def check_gradients(self, got: spec.Arrays) -> None:
         """As `_compare`, but a gradient that is zero in exact arithmetic is measured against the model's largest."""
         exact = self.reference.oracle.gradients
         order = [tensor.name for tensor in reversed(self.workload.parameters())]

@@ -17,6 +17,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 
 from xlacompare.core import errors
+from xlacompare.launch import rank_link
 
 NETNS_ETC = pathlib.Path("/etc/netns")  # `ip netns exec` mounts the files below NAME/ over those of /etc
 # Bytes that may pass at once: far below the sizes of a bandwidth fit, and above what a 10 ms tick of the kernel lets
@@ -94,6 +95,10 @@ class Link:
             subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
             shutil.rmtree(NETNS_ETC / name, ignore_errors=True)
 
+    def variables(self) -> dict[str, str]:
+        """Variables of a process inside a rank's namespace."""
+        return {"GLOO_SOCKET_IFNAME": "link0", rank_link.VARIABLE: f"link0 {self.rate} {BURST} {QUEUE}"}
+
     def start(
         self, rank: int, command: Sequence[str], environment: Mapping[str, str | None], **options: object
     ) -> subprocess.Popen[str]:
@@ -105,7 +110,7 @@ class Link:
           environment: Variables on top of this process's; None removes one.
           **options: Of `subprocess.Popen`.
         """
-        merged: dict[str, str | None] = {**os.environ, "GLOO_SOCKET_IFNAME": "link0", **environment}
+        merged: dict[str, str | None] = {**os.environ, **self.variables(), **environment}
         return subprocess.Popen(  # type: ignore[call-overload, no-any-return]
             ["ip", "netns", "exec", self.names[rank], *command],
             env={key: value for key, value in merged.items() if value is not None},

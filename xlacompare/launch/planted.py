@@ -5,17 +5,24 @@ A cell carries them in `changed`, so that they are in its id and in its record:
   process=NAME     a worker of its own, so that two equal cells are compared between processes
   sleep_s=x        x seconds of sleep before each dispatch: host time that is no work of the program
   xla_flags=TEXT   a worker of its own whose XLA has these flags: another XLA build, as far as programs can tell
+Over ranks also:
+  slow_rank=R:x    rank R does x seconds more work in each step (on the host, after all that was dispatched before)
+  planted_link=T   the ranks' link has this rate while the cell is measured, in tc's words (`rank_link`)
+Over ranks the arms without compute plant none of what belongs to the compute.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xlacompare.core import errors
 from xlacompare.frameworks import interface
 
 REPEAT_EVERY, PROCESS, SLEEP_S, XLA_FLAGS = "repeat_every", "process", "sleep_s", "xla_flags"
+SLOW_RANK, LINK = "slow_rank", "planted_link"
+NAMES = (REPEAT_EVERY, PROCESS, SLEEP_S, XLA_FLAGS, SLOW_RANK, LINK)
 PROCESS_VARIABLE = "XLACOMPARE_PROCESS"
 
 
@@ -81,6 +88,50 @@ class SleepingStep(_Wrapped):
         """Sleeps, then dispatches step `index`."""
         self._sleep(self._seconds)
         self.within.run(index)
+
+
+class BusyStep(_Wrapped):
+    """Computes on the host before each dispatch, as a rank with more to do would.
+
+    It waits first for what was dispatched: a framework that dispatches ahead would else hide the host's time behind
+    the device's, and the rank would not be late.
+    """
+
+    def __init__(
+        self, step: interface.TrainStep, seconds: float, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        super().__init__(step)
+        self._seconds, self._clock = seconds, clock
+
+    def run(self, index: int) -> None:
+        """Waits, is busy, then dispatches step `index`."""
+        self.within.synchronize()
+        end = self._clock() + self._seconds
+        while self._clock() < end:
+            pass
+        self.within.run(index)
+
+
+def slow_rank(text: str) -> tuple[int, float]:
+    """Rank and seconds of `slow_rank`.
+
+    Raises:
+      BadInputError: Not RANK:SECONDS.
+    """
+    rank, _, seconds = text.partition(":")
+    try:
+        return int(rank), float(seconds)
+    except ValueError:
+        raise errors.BadInputError(f"{SLOW_RANK}={text}: give RANK:SECONDS, like 1:0.005") from None
+
+
+def of_ranks(step: interface.TrainStep, changed: Mapping[str, Any], local: Sequence[int]) -> interface.TrainStep:
+    """As `planted`, in the process of the ranks `local`."""
+    step = planted(step, changed)
+    if SLOW_RANK in changed:
+        rank, seconds = slow_rank(str(changed[SLOW_RANK]))
+        return BusyStep(step, seconds) if rank in local else step
+    return step
 
 
 def planted(step: interface.TrainStep, changed: Mapping[str, Any]) -> interface.TrainStep:

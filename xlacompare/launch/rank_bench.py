@@ -1,5 +1,7 @@
 """One built collective inside a rank's process: first run, warm-up, blocks behind a barrier, values, what ran.
 
+`Blocks` is the part of it that a training step over ranks (`parallel_bench`) has too.
+
 Every rank gets the same requests in the same order, so that all of them run the collective equally often; how often is
 the coordinator's choice, never a rank's. Nothing is noted or counted inside a timed block: the loop that is timed is
 `core.timing.time_block`'s.
@@ -33,8 +35,49 @@ class Notes:
         self.now = (self.now[0] + 1, text)
 
 
+class Blocks:
+    """Something that all ranks run together, behind barriers.
+
+    Attributes:
+      index: Runs so far.
+    """
+
+    ranks: seam.Ranks
+    notes: Notes
+    index: int
+
+    @property
+    def name(self) -> str:
+        """For notes."""
+        raise NotImplementedError
+
+    @property
+    def timed(self) -> timing.Runnable:
+        """What the clock runs."""
+        raise NotImplementedError
+
+    def prepare(self) -> None:
+        """What comes before the barrier of every block."""
+
+    def block(self, n: int, what: str) -> timing.Block:
+        """A barrier, then n runs with one fence."""
+        self.prepare()
+        self.notes.enter(f"the barrier before {what}")
+        self.ranks.barrier()
+        self.notes.enter(what)
+        made = timing.time_block(self.timed, n, self.index, self.ranks.compile_count)
+        self.index += n
+        return made
+
+    def blocks(self, n: int, count: int, untimed: bool, series: str) -> list[dict[str, Any]]:
+        """`count` blocks of n runs; an untimed run before them where the rank comes from other work."""
+        if untimed:
+            self.block(1, f"an untimed run of {self.name}")
+        return [self.block(n, f"{series} block {i} of {self.name}").to_dict() for i in range(count)]
+
+
 @dataclasses.dataclass
-class Bench:
+class Bench(Blocks):
     """A built collective.
 
     Attributes:
@@ -53,22 +96,15 @@ class Bench:
         """In place, where results would feed the next run: reductions grow without end, so every run starts afresh."""
         return self.request.placement == "in_place" and self.request.collective in REDUCING
 
-    def block(self, n: int, what: str) -> timing.Block:
-        """A barrier, then n runs with one fence."""
+    def prepare(self) -> None:
+        """Puts the input back where the last run overwrote it."""
         if self.refilled:
             self.step.refill()
-        self.notes.enter(f"the barrier before {what}")
-        self.ranks.barrier()
-        self.notes.enter(what)
-        made = timing.time_block(self.step, n, self.index, self.ranks.compile_count)
-        self.index += n
-        return made
 
-    def blocks(self, n: int, count: int, untimed: bool, series: str) -> list[dict[str, Any]]:
-        """`count` blocks of n runs; an untimed run before them where the rank comes from other work."""
-        if untimed:
-            self.block(1, f"an untimed run of {self.name}")
-        return [self.block(n, f"{series} block {i} of {self.name}").to_dict() for i in range(count)]
+    @property
+    def timed(self) -> timing.Runnable:
+        """The collective."""
+        return self.step
 
     @property
     def name(self) -> str:

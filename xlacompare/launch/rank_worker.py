@@ -1,4 +1,4 @@
-"""A rank's process: connects to the coordinator and to the other ranks, builds collectives, runs blocks, as asked.
+"""A rank's process: connects to the coordinator and to the other ranks, builds collectives or steps, runs blocks.
 
 `python -m xlacompare.launch.rank_worker`, with a socket or the coordinator's address, and the rank, in the environment
 (`meeting`). A thread reads the requests, so that "where are you" is answered while the process hangs in a collective,
@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import pathlib
 import queue
 import signal
 import socket
@@ -25,9 +26,12 @@ from typing import Any
 
 from xlacompare import frameworks
 from xlacompare.collectives import request as requests
+from xlacompare.core import cell as cells
 from xlacompare.core import errors, timing
 from xlacompare.frameworks import ranks as seam
-from xlacompare.launch import meeting, protocol, rank_bench
+from xlacompare.launch import meeting, parallel_bench, protocol, rank_bench, rank_link
+from xlacompare.parallel import request as parallel_requests
+from xlacompare.workloads import archive, reference_file
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 # Launchers' names for the rank of a process, where this run's own name is not set (mpiexec starts the rank).
@@ -35,12 +39,21 @@ RANK_VARIABLES = (meeting.RANK_VARIABLE, "PMI_RANK", "OMPI_COMM_WORLD_RANK", "PM
 
 
 class Session:
-    """The state of a rank's process: its ranks and the collectives that are built."""
+    """The state of a rank's process: its ranks, and the collectives and training steps that are built."""
 
     def __init__(self, notes: rank_bench.Notes) -> None:
         self.notes = notes
         self.ranks: seam.Ranks | None = None
-        self.benches: dict[str, rank_bench.Bench] = {}
+        self.benches: dict[str, rank_bench.Bench | parallel_bench.Bench] = {}
+        self.inputs: dict[str, parallel_bench.Inputs] = {}
+        self.link = rank_link.RankLink.of(os.environ)
+
+    @property
+    def connected(self) -> seam.Ranks:
+        """The ranks, once started."""
+        if self.ranks is None:
+            raise errors.BadInputError("the rank was asked before `start`")
+        return self.ranks
 
     def start(self, request: dict[str, Any]) -> dict[str, Any]:
         """Pins the process, imports the framework, meets the other ranks.
@@ -70,16 +83,45 @@ class Session:
 
     def build(self, request: dict[str, Any]) -> dict[str, Any]:
         """Builds a collective and runs it twice."""
-        if self.ranks is None:
-            raise errors.BadInputError("the rank was asked before `start`")
         wanted = requests.Request.from_dict(request["request"])
-        made, answer = rank_bench.build(self.ranks, wanted, request["seed"], self.notes)
+        made, answer = rank_bench.build(self.connected, wanted, request["seed"], self.notes)
         self.benches[request["cell"]] = made
         return answer
+
+    def load(self, request: dict[str, Any]) -> None:
+        """Reads what the steps of a comparison share."""
+        self.notes.enter("reading the inputs")
+        files = pathlib.Path(request["archive"]), pathlib.Path(request["reference"])
+        self.inputs = {request["inputs"]: parallel_bench.Inputs(archive.load(files[0]), reference_file.load(files[1]))}
+
+    def build_step(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Builds a training step, checks it and runs it once more; the answer says what the gate said."""
+        cell, asked = cells.Cell.from_dict(request["point"]), parallel_requests.Request.from_dict(request["request"])
+        self.link.set_for(cell)
+        given = self.inputs[request["inputs"]]
+        made, answer = parallel_bench.build(self.connected, cell, asked, given, self.notes)
+        self.benches[request["cell"]] = made
+        return answer
+
+    def communications(self, request: dict[str, Any]) -> dict[str, Any] | None:
+        """What a training step communicates, as rank 0 sees it."""
+        return self._step(request).communications()
+
+    def close(self, request: dict[str, Any]) -> None:
+        """Frees a training step that is not measured any further."""
+        self._step(request).close()
+        del self.benches[request["cell"]]
+
+    def _step(self, request: dict[str, Any]) -> parallel_bench.Bench:
+        made = self.benches[request["cell"]]
+        assert isinstance(made, parallel_bench.Bench)
+        return made
 
     def blocks(self, request: dict[str, Any]) -> list[dict[str, Any]]:
         """Blocks behind barriers."""
         bench = self.benches[request["cell"]]
+        if isinstance(bench, parallel_bench.Bench):
+            self.link.set_for(bench.cell)
         return bench.blocks(request["n"], request["count"], request["untimed"], request["series"])
 
     def fence(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -87,8 +129,11 @@ class Session:
         return self.benches[request["cell"]].fence_test(request["n"])
 
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Values, copy, what ran."""
-        return self.benches.pop(request["cell"]).finish()
+        """Values, copy, what ran of a collective; the work of a training step."""
+        bench = self.benches.pop(request["cell"])
+        if isinstance(bench, parallel_bench.Bench):
+            return bench.finish(request["work"])
+        return bench.finish()
 
 
 class Reader(threading.Thread):
@@ -150,6 +195,10 @@ def serve(reader: Reader, session: Session) -> None:
     operations: dict[str, Callable[[dict[str, Any]], Any]] = {
         "start": session.start,
         "build": session.build,
+        "load": session.load,
+        "build_step": session.build_step,
+        "communications": session.communications,
+        "close": session.close,
         "blocks": session.blocks,
         "fence": session.fence,
         "finish": session.finish,
@@ -168,7 +217,7 @@ def serve(reader: Reader, session: Session) -> None:
 def _answer(operation: Callable[[dict[str, Any]], Any], request: dict[str, Any]) -> dict[str, Any]:
     try:
         return {"ok": operation(request)}
-    except errors.UnsupportedError as error:
+    except (errors.UnsupportedError, errors.RecordError) as error:
         return {"error": {"status": "unsupported", "message": str(error)}}
     except MemoryError as error:
         return {"error": {"status": "out_of_memory", "message": f"out of memory: {error}"}}

@@ -1,0 +1,185 @@
+"""One built training step over ranks inside a rank's process: first step, gate, blocks behind a barrier, what ran.
+
+Every rank runs the gate and answers with its verdict; none gives up alone, because the others would wait for it. How
+often a step runs is the coordinator's choice, as with collectives (`rank_bench`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import pathlib
+import time
+from typing import Any
+
+from xlacompare import frameworks
+from xlacompare.core import cell as cells
+from xlacompare.core import fence, timing
+from xlacompare.frameworks import gate, interface, strategy
+from xlacompare.frameworks import ranks as seam
+from xlacompare.launch import planted, rank_bench
+from xlacompare.parallel import arms
+from xlacompare.parallel import request as requests
+from xlacompare.workloads import archive, load_workload, oracle, spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What every rank reads: the whole batch, and what must come out."""
+
+    made: archive.Archive
+    reference: oracle.Reference
+
+
+@dataclasses.dataclass
+class Bench(rank_bench.Blocks):
+    """A built step.
+
+    Attributes:
+      step: The adapter's own.
+      planted: What the clock runs: the same, with what the cell plants.
+      index: Steps so far, so that batches go round.
+    """
+
+    ranks: seam.Ranks
+    cell: cells.Cell
+    step: strategy.ParallelStep
+    planted: interface.TrainStep
+    notes: rank_bench.Notes
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        """For notes."""
+        cell = self.cell
+        label = "" if cell.label == "matched" else f" {cell.label}"
+        return f"{cell.workload} {cell.strategy} {cell.compiler} {cell.communication}{label}"
+
+    @property
+    def timed(self) -> timing.Runnable:
+        """The step, with what is planted."""
+        return self.planted
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a state and a loss."""
+        return self.cell.communication not in arms.WITHOUT_COMPUTE
+
+    def blocks(self, n: int, count: int, untimed: bool, series: str) -> list[dict[str, Any]]:
+        """As with collectives; where the ranks come from another arm, from the initial state.
+
+        An elided arm trains on gradients that were never averaged: over a whole run its numbers would drift to where
+        arithmetic has another speed.
+        """
+        if untimed and self.trains:
+            self.notes.enter(f"a reset of {self.name}")
+            self.step.reset()
+        return super().blocks(n, count, untimed, series)
+
+    def fence_test(self, n: int) -> dict[str, Any]:
+        """Does `synchronize` wait? One run of the self-test."""
+        self.notes.enter(f"the fence's self-test of {self.name}")
+        made = fence.self_test(self.planted, n, self.index, repeats=1)
+        self.index += (1 + fence.GROWTH) * n
+        return made.to_dict()
+
+    def communications(self) -> dict[str, Any] | None:
+        """What one step communicates; every rank asks, the process of rank 0 answers."""
+        self.notes.enter(f"the communication of {self.name}")
+        found = self.step.communications()
+        return found if 0 in self.ranks.local else None
+
+    def finish(self, work: str) -> dict[str, Any]:
+        """What the step computes, where that is asked and can be said; frees the step.
+
+        Args:
+          work: File for the program, where whoever asks must count it; "" to leave it.
+        """
+        answer = self._work(pathlib.Path(work)) if work and self.trains and 0 in self.ranks.local else {}
+        self.close()
+        return answer
+
+    def _work(self, path: pathlib.Path) -> dict[str, Any]:
+        self.notes.enter(f"the work of {self.name}")
+        counted = self.step.work()
+        if counted is None:
+            return {}
+        if counted.census is None:
+            path.write_bytes(counted.bytecode)
+        return {
+            "source": counted.source,
+            "census": None if counted.census is None else counted.census.to_dict(),
+            "inputs": [item.to_dict() for item in counted.inputs],
+        }
+
+    def close(self) -> None:
+        """Frees the step."""
+        self.notes.enter(f"the end of {self.name}")
+        self.step.close()
+
+
+def build(
+    ranks: seam.Ranks, cell: cells.Cell, asked: requests.Request, inputs: Inputs, notes: rank_bench.Notes
+) -> tuple[Bench, dict[str, Any]]:
+    """Builds a step, runs it once, checks it, and runs it once more as the first step of the warm-up.
+
+    Returns:
+      The bench, and what the record holds of its building. The bench of a step whose gate failed is only good to be
+      closed.
+    """
+    workload = load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
+    made = inputs.made
+    notes.enter(f"building {cell.workload} {cell.strategy} {cell.compiler} {cell.communication}")
+    begin, compiled = time.perf_counter(), ranks.compile_count()
+    step: strategy.ParallelStep = frameworks.parallel(cell.framework).build(
+        ranks, workload, made.parameters, made.buffers, made.batches, asked
+    )
+    build_s = time.perf_counter() - begin
+    bench = Bench(ranks, cell, step, step, notes)
+    first = bench.block(1, f"the first step of {bench.name}")
+    compiles = ranks.compile_count() - compiled
+    checked = _gate(bench, workload, inputs)
+    answer: dict[str, Any] = {
+        "compile": {
+            **dataclasses.asdict(step.compile_times),
+            "build_s": build_s,
+            "first_s": first.total_s,
+            "compiles": compiles,
+        },
+        "gate": checked,
+        "warm": None,
+    }
+    if bench.trains:
+        step.reset()
+        bench.planted = planted.of_ranks(step, dict(cell.changed), ranks.local)
+    answer["warm"] = bench.block(1, f"the warm-up of {bench.name}").to_dict()
+    return bench, answer
+
+
+def _gate(bench: Bench, workload: spec.Workload, inputs: Inputs) -> dict[str, Any]:
+    """{"kind", "passed", "message", ...}: values against the reference, or that the losses stay finite."""
+    bench.notes.enter(f"the gate of {bench.name}")
+    steps = len(inputs.made.batches)
+    if not bench.trains:
+        return {"kind": "none", "passed": True, "message": "no training step: there are no values"}
+    if bench.cell.communication in arms.EXACT:
+        return _values(bench, workload, inputs, steps)
+    bench.step.reset()
+    losses = []
+    for index in range(steps):
+        bench.step.run(index)
+        bench.step.synchronize()
+        losses.append(bench.step.loss())
+    finite = all(map(math.isfinite, losses))
+    message = "" if finite else f"gate failed: the losses of {steps} steps are not finite: {losses}"
+    return {"kind": "finite", "passed": finite, "message": message, "losses": losses if finite else []}
+
+
+def _values(bench: Bench, workload: spec.Workload, inputs: Inputs, steps: int) -> dict[str, Any]:
+    """Gradients, loss, update, buffers and the trace of losses of the step that is timed, on this process's ranks."""
+    made = inputs.made
+    gradients = bench.step.gradients()
+    result = gate.arm_gate(
+        *(bench.step, workload, made.parameters, made.buffers, inputs.reference, bench.cell.dtype, steps), gradients
+    )
+    return {"kind": "values", "message": "" if result.passed else result.message(), **result.to_dict()}

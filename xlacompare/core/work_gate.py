@@ -54,6 +54,20 @@ def judge(
     return made
 
 
+def unlike(found: census.Census, other: census.Census, names: tuple[str, str]) -> str:
+    """The first operation that differs between two steps that must do the same products; "" where they do.
+
+    Args:
+      found: One step.
+      other: The step that it is held against.
+      names: What to call the two.
+    """
+    if found.flops == other.flops:
+        return ""
+    said = _first(_of_census(found), _of_census(other), names)
+    return f"{said} ({found.flops:,} FLOP a step, not {other.flops:,})"
+
+
 def _name(cell: cells.Cell) -> str:
     return f"{cell.framework} {cell.compiler}"
 

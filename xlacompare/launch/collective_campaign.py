@@ -18,8 +18,8 @@ from xlacompare.launch import (
     collective_records,
     collective_session,
     crews,
-    journal,
     launchers,
+    launches,
 )
 from xlacompare.launch import worlds as worlds_of_launch
 
@@ -27,7 +27,7 @@ FENCE_SIZE = 1 << 20  # the fence is tested once per world and series, on the la
 
 
 @dataclasses.dataclass
-class Campaign(journal.Journal):
+class Campaign(launches.Launches):
     """State of a run.
 
     Attributes:
@@ -52,59 +52,33 @@ class Campaign(journal.Journal):
         cores = worlds_of_launch.cores_of(self.run, self.launcher)
         for cell, reason in self.grid.unsupported:
             self._keep(cell, None, collective_session.Outcome("unsupported", reason), cores)
-        if worlds_of_launch.oversubscribed(self.run, self.run.num_ranks, cores):
-            self.progress.say(
-                f"{self.run.num_ranks} ranks on {len(cores)} core{'s' if len(cores) > 1 else ''}: what is measured "
-                "is the scheduler as well; records are marked oversubscribed"
-            )
+        self.say_cores(cores)
         if self.grid.cells:
-            self._launches(begin)
+            self.launch_all(begin)
 
-    def _launches(self, begin: float) -> None:
-        chosen = self._plan(0.0, 1.0) if self.run.launches else None
-        launch = 0
-        while True:
-            start = time.perf_counter()
-            with self.timed("launches"):
-                self._launch(launch)
-            launch += 1
-            if not any(cell not in self.failed for cell in self.grid.cells):
-                return
-            if chosen is None:  # the cost of the first launch fixes the number of launches, nothing of its result does
-                chosen = self._plan(time.perf_counter() - begin, time.perf_counter() - start)
-            if launch == 1:
-                self.append("plan", {"plan": chosen.to_dict(), "mde": None})
-            if launch >= chosen.last:
-                return
+    def live(self) -> bool:
+        """Whether any cell is left to measure."""
+        return any(cell not in self.failed for cell in self.grid.cells)
 
-    def _plan(self, spent_s: float, launch_s: float) -> plan.Plan:
-        """A number of launches, or what the budget affords at the cost of a launch; one look, at the end."""
-        others = {"margin": self.run.margin, "target_ci": self.run.target_ci}
-        if self.run.launches:
-            return plan.fixed(self.run.launches, **others)
-        if self.run.budget_s is None:
-            return plan.fixed(plan.LOOKS[0], **others)
-        affordable = int((self.run.budget_s - spent_s + launch_s) / launch_s)
-        return plan.fixed(max(plan.MIN_LAUNCHES, affordable), budget_s=self.run.budget_s, **others)
-
-    def _launch(self, launch: int) -> None:
+    def launch(self, number: int) -> None:
+        """Measures all cells once."""
         comparisons = self.grid.comparisons()
         tested = self._fence_tested()
-        with worlds_of_launch.Worlds(self.run, self.launcher, f"launch{launch}") as worlds:
+        with worlds_of_launch.Worlds(self.run, self.launcher, f"launch{number}") as worlds:
             for done, (name, members) in enumerate(comparisons.items()):
                 live = [cell for cell in members if cell not in self.failed]
                 if not live:
                     continue
                 total = len(comparisons) * max(1, self.run.launches or plan.LOOKS[0])
-                self.progress.phase(f"launch {launch + 1}: {name}", launch * len(comparisons) + done, total)
+                self.progress.phase(f"launch {number + 1}: {name}", number * len(comparisons) + done, total)
                 worlds.keep(cell for cell in self.grid.cells if cell.transport == live[0].transport)
-                made = collective_session.Session(self.run, worlds, live, launch, launch == 0 and name in tested)
+                made = collective_session.Session(self.run, worlds, live, number, number == 0 and name in tested)
                 begin = time.perf_counter()
                 made.measure()
                 self.times["timed"] = self.times.get("timed", 0.0) + made.timed_s
                 self.times["cells"] = self.times.get("cells", 0.0) + time.perf_counter() - begin
                 for cell in live:
-                    self._keep(cell, launch, made.outcomes[cell], worlds.cores)
+                    self._keep(cell, number, made.outcomes[cell], worlds.cores)
             worlds.close()
 
     def _fence_tested(self) -> set[str]:

@@ -37,18 +37,24 @@ class Census:
 
     def judge(self, cell: cells.CollectiveCell, lowered: dict[str, Any] | None) -> tuple[dict[str, Any], bool]:
         """The `lowering` of a record, and whether nothing ran where something had to."""
+        made, ops = self.read(lowered)
+        if ops is None:
+            return made, False
+        judged = lowering.judge(collective_grid.request_of(cell), ops)
+        return {**made, "findings": judged.findings, "wire_bytes": judged.wire_bytes}, judged.removed
+
+    def read(self, lowered: dict[str, Any] | None) -> tuple[dict[str, Any], list[LoweredCollective] | None]:
+        """What a record says of a program or log before anybody judges it, and its operations; None: not known."""
         if lowered is None or lowered["source"] == "none":
-            return {**NOTHING_RAN, "problem": "the framework does not say what ran"}, False
+            return {**NOTHING_RAN, "problem": "the framework does not say what ran"}, None
         text = lowered.get("text")
         content = text if text is not None else json.dumps(lowered.get("ops", []), sort_keys=True)
         made = {**NOTHING_RAN, "source": lowered["source"], "fingerprint": _digest(content)}
         made |= {key: value for key, value in lowered.items() if key not in ("text", "ops", "source")}
         ops = self._operations(lowered, made["fingerprint"])
         if isinstance(ops, str):
-            return {**made, "problem": ops}, False
-        judged = lowering.judge(collective_grid.request_of(cell), ops)
-        made |= {"ops": [op.to_dict() for op in ops], "findings": judged.findings, "wire_bytes": judged.wire_bytes}
-        return made, judged.removed
+            return {**made, "problem": ops}, None
+        return {**made, "ops": [op.to_dict() for op in ops]}, ops
 
     def _operations(self, lowered: dict[str, Any], fingerprint: str) -> list[LoweredCollective] | str:
         if "text" not in lowered:
@@ -90,9 +96,9 @@ def record(
         "copy_s": max(copies) if copies and ok else None,
         "blocks": rank_rows.columns(blocks),
         "iterations": rank_rows.iteration_columns(iterations),
-        "ranks": _ranks(outcome, blocks),
-        "start": _start(outcome.started),
-        "oversubscribed": worlds.oversubscribed(run, _local_ranks(run, outcome.started), cores),
+        "ranks": rank_rows.ranks(outcome.started, blocks),
+        "start": rank_rows.start(outcome.started),
+        "oversubscribed": worlds.oversubscribed(run, rank_rows.local_ranks(outcome.started, run.num_ranks), cores),
         "launcher": launcher,
         "environment": _environment(run, cell, outcome.started, cores),
     }
@@ -106,40 +112,13 @@ def values(outcome: collective_session.Outcome) -> dict[str, Any]:
     return {"checked": total("checked"), "wrong": total("wrong"), "message": message}
 
 
-def _ranks(outcome: collective_session.Outcome, blocks: list[rank_rows.Row]) -> list[dict[str, Any]]:
-    return [
-        {
-            **{name: process[name] for name in ("rank", "pid", "host", "affinity")},
-            "total_s": [row.by_process[place] for row in blocks],
-        }
-        for place, process in enumerate(outcome.started)
-    ]
-
-
-def _start(started: list[dict[str, Any]]) -> dict[str, Any]:
-    """Costs of the start by process, and what rank 0 says of its framework."""
-    return {
-        "import_s": [process["import_s"] for process in started],
-        "start_s": [process["start_s"] for process in started],
-        "describe": worlds.describe(started),
-    }
-
-
-def _local_ranks(run: config.CollectiveConfig, started: list[dict[str, Any]]) -> int:
-    """Ranks on the busiest machine: all of them, unless processes of other machines hold some."""
-    by_host: dict[str, int] = {}
-    for process in started:
-        by_host[process["host"]] = by_host.get(process["host"], 0) + len(process["local"])
-    return max(by_host.values(), default=run.num_ranks)
-
-
 def _environment(
     run: config.CollectiveConfig,
     cell: cells.CollectiveCell,
     started: list[dict[str, Any]],
     cores: tuple[int, ...],
 ) -> dict[str, Any]:
-    here, described = machine.describe(), worlds.describe(started)
+    here, described = machine.describe(), rank_rows.describe(started)
     variables: dict[str, str | None] = dict(os.environ)
     if cell.mode:
         spec = launchers.Spec(

@@ -11,7 +11,7 @@ from typing import Any
 from xlacompare import frameworks, workloads
 from xlacompare.core import cell as cells
 from xlacompare.core import config, errors, plugin, xla_options
-from xlacompare.launch import planted
+from xlacompare.launch import planted, process
 from xlacompare.workloads import spec
 
 
@@ -212,7 +212,7 @@ def worker_environment(
     if dumps is not None:
         environment.update(dict.fromkeys(getattr(arms, "PROGRAM_VARIABLES", ()), dumps))
     for key, value in [*arms.ARMS[cell.compiler].environment.items(), *_option_variables(cell)]:
-        environment[key] = _joined(key, environment.get(key, os.environ.get(key)), value)
+        environment[key] = process.joined(key, environment.get(key, os.environ.get(key)), value)
     return environment
 
 
@@ -222,11 +222,6 @@ def _option_variables(cell: cells.Cell) -> list[tuple[str, str]]:
     if cell.option is None or takes is None or takes.where != "environment":
         return []
     return [xla_options.variable(cell.option)]
-
-
-def _joined(key: str, present: str | None, value: str) -> str:
-    """Flags are added to flags that are there already; every other variable is replaced."""
-    return f"{present} {value}" if key.endswith(("_FLAGS", "_ARGS")) and present else value
 
 
 def pinned_cores(cell: cells.Cell, run: config.RunConfig, available: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from xlacompare import frameworks
 from xlacompare.core import errors, machine
 from xlacompare.frameworks import ranks as seam
-from xlacompare.launch import blame, meeting, protocol
+from xlacompare.launch import blame, meeting, process, protocol
 
 WORKER = ("-m", "xlacompare.launch.rank_worker")
 # What an outer launcher leaves in the environment: a library that finds it joins that launcher's job instead of ours.
@@ -50,6 +50,7 @@ class Spec:
       size: Ranks.
       cores: Cores of this machine that its ranks share.
       deadline_s: Seconds after which a silent rank counts as hanging.
+      arm: Compiler arm whose variables must be set before the runtime starts; "" for none.
     """
 
     framework: str
@@ -59,6 +60,7 @@ class Spec:
     platform: str
     cores: tuple[int, ...]
     deadline_s: float
+    arm: str = ""
 
     @property
     def num_processes(self) -> int:
@@ -167,6 +169,9 @@ def environment(spec: Spec, place: seam.Place, inside_launcher: bool = False) ->
     with contextlib.suppress(errors.MissingFrameworkError):  # a bare library has collectives and no compiler arms
         made.update(frameworks.arms(spec.framework).environment(spec.platform, place.num_threads))
     made.update(frameworks.transports(spec.framework).environment(spec.transport, spec.mode, place))
+    if spec.arm:
+        for key, value in frameworks.arms(spec.framework).ARMS[spec.arm].environment.items():
+            made[key] = process.joined(key, made.get(key, os.environ.get(key)), value)
     return made
 
 

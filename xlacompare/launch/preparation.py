@@ -6,7 +6,7 @@ import dataclasses
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -34,7 +34,21 @@ def columns(blocks: list[dict[str, Any]]) -> dict[str, list[Any]]:
     return {key: [block[key] for block in blocks] for key in (blocks[0] if blocks else ())}
 
 
-def prepare(cell: cells.Cell, run: config.RunConfig, folder: pathlib.Path) -> Inputs:
+class Seeded(Protocol):
+    """What the inputs need of a configuration."""
+
+    @property
+    def seed(self) -> int:
+        """Of parameters and batches."""
+        ...
+
+    @property
+    def gate_steps(self) -> int:
+        """Batches, and steps of the gate's loss trace."""
+        ...
+
+
+def prepare(cell: cells.Cell, run: Seeded, folder: pathlib.Path) -> Inputs:
     """Makes a comparison's parameters, batches and reference, and writes them for the workers."""
     workload = workloads.load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
     folder.mkdir(parents=True, exist_ok=True)

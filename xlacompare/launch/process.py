@@ -167,6 +167,11 @@ def merged(environment: Mapping[str, str | None]) -> dict[str, str]:
     return made
 
 
+def joined(key: str, present: str | None, value: str) -> str:
+    """A variable's new value: flags are added to flags that are there already; every other variable is replaced."""
+    return f"{present} {value}" if key.endswith(("_FLAGS", "_ARGS")) and present else value
+
+
 def _ended(code: int | None) -> str:
     if code is None:
         return f"gave up and had not ended {GRACE_S:g} s later"

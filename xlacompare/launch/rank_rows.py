@@ -1,4 +1,4 @@
-"""One block as all ranks saw it: the slowest counts, and how far apart they began stands beside it."""
+"""What a record holds of all ranks: a block as the slowest saw it, and the processes themselves."""
 
 from __future__ import annotations
 
@@ -62,3 +62,37 @@ def columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
 def iteration_columns(rows: Sequence[Row]) -> dict[str, list[Any]]:
     """Single runs, for a record."""
     return {name: [getattr(row, name) for row in rows] for name in ("total_s", "dispatch_s", "skew_s")}
+
+
+def ranks(started: Sequence[Mapping[str, Any]], blocks: Sequence[Row]) -> list[dict[str, Any]]:
+    """Each process with its own times, block by block."""
+    return [
+        {
+            **{name: process[name] for name in ("rank", "pid", "host", "affinity")},
+            "total_s": [row.by_process[place] for row in blocks],
+        }
+        for place, process in enumerate(started)
+    ]
+
+
+def start(started: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Costs of the start by process, and what rank 0 says of its framework."""
+    return {
+        "import_s": [process["import_s"] for process in started],
+        "start_s": [process["start_s"] for process in started],
+        "describe": describe(started),
+    }
+
+
+def local_ranks(started: Sequence[Mapping[str, Any]], size: int) -> int:
+    """Ranks on the busiest machine: all of them, unless processes of other machines hold some."""
+    by_host: dict[str, int] = {}
+    for process in started:
+        by_host[process["host"]] = by_host.get(process["host"], 0) + len(process["local"])
+    return max(by_host.values(), default=size)
+
+
+def describe(started: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What rank 0's process says of its framework."""
+    found: dict[str, Any] = started[0]["describe"] if started else {}
+    return found

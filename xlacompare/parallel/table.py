@@ -18,12 +18,14 @@ class Strategy:
       definition: One sentence: what is split, and which collectives carry what.
       refused: Communication arm -> why it is not valid for this strategy.
       workloads: Workloads that it is defined for; empty: all.
+      splits_batch: Each rank computes its rows of the batch: they must divide, and a rank's products are its share.
     """
 
     name: str
     definition: str
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     workloads: tuple[str, ...] = ()
+    splits_batch: bool = True
 
 
 _LIST = (
@@ -42,6 +44,7 @@ _LIST = (
         "tensor parallel: each block's first product is split by columns (attention: by heads), its second by rows; "
         "one sum of activations per half block forward, one backward; the batch is whole on every rank",
         workloads=("transformer", "mlp"),
+        splits_batch=False,
     ),
 )
 STRATEGIES: dict[str, Strategy] = {entry.name: entry for entry in _LIST}

@@ -39,7 +39,7 @@ def parsed(monkeypatch):
 def asked(parsed, *arguments: str, started: int | None = None):
     """Configuration that these flags ask for, or the error that refuses them."""
     parsed("--collective=all_reduce", *arguments)
-    run_collectives.check_flags(True)
+    run_steps.check_flags()
     return run_collectives.read_config(started)
 
 
@@ -123,7 +123,7 @@ def test_bad_input(parsed, arguments, says):
 def test_flags_of_collectives_are_refused_without_one(parsed, flag):
     parsed(flag)
     with pytest.raises(errors.BadInputError, match="is of collectives; give --collective="):
-        run_collectives.check_flags(False)
+        run_steps.check_flags()
 
 
 def command(folder: pathlib.Path, *arguments: str) -> list[str]:

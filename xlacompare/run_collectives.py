@@ -11,8 +11,8 @@ import datetime
 import pathlib
 import sys
 import uuid
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import rich.console
 from absl import flags
@@ -23,24 +23,9 @@ from xlacompare.launch import campaign, collective_campaign, joining, membership
 from xlacompare.report import render
 
 DEFAULTS = config.CollectiveConfig(("jax",))
-# Flags that mean something in one of the two jobs only.
-ONLY_HERE = (
-    *("sizes", "reduction", "transport", "mode", "num_devices", "mesh", "axis", "pattern", "root", "placement"),
-)
-ONLY_MAIN = (
-    "compiler",
-    "workload",
-    "preset",
-    "batch_size",
-    "optimizer",
-    "settings",
-    "itemise",
-    "save_program",
-    "ablate_flags",
-    "pjrt_plugin",
-    "replay",
-)
-# Flags of both jobs whose default is another one here.
+# Flags of this job alone.
+ONLY_HERE = ("sizes", "reduction", "mesh", "axis", "pattern", "root", "placement")
+# Flags of other jobs too, whose default is another one here.
 OTHER_DEFAULT = ("launches", "cell_s", "min_block_s", "deadline_s", "num_cores")
 DEFAULT_DEVICES = 2
 
@@ -58,23 +43,6 @@ def define_flags() -> None:
     flags.DEFINE_multi_string("pattern", ["ring"], "Of ppermute: ring, shift:2 or pairs:0>1,1>0; may be repeated.")
     flags.DEFINE_integer("root", 0, "Of broadcast: the source's place in its group.")
     flags.DEFINE_list("placement", ["out_of_place"], f"{' or '.join(table.PLACEMENTS)}, or both.")
-
-
-def check_flags(collective: bool) -> None:
-    """Refuses flags of the other job, which would be ignored in silence.
-
-    Raises:
-      BadInputError: Names the flag.
-    """
-    given = [name for name in (ONLY_MAIN if collective else ONLY_HERE) if flags.FLAGS[name].present]
-    if given and collective:
-        raise errors.BadInputError(f"--{given[0]} is of training steps; it means nothing with --collective")
-    if given:
-        raise errors.BadInputError(
-            f"--{given[0]} is of collectives; give --collective={','.join(list(table.TABLE)[:2])}"
-        )
-    if not collective and flags.FLAGS.format not in render.FORMATS:
-        raise errors.BadInputError(f"--format={flags.FLAGS.format} is of collectives; give --collective=all_reduce")
 
 
 def read_config(started: int | None = None) -> config.CollectiveConfig:
@@ -120,7 +88,7 @@ def read_config(started: int | None = None) -> config.CollectiveConfig:
 
 
 def _of_both(name: str) -> Any:
-    """A flag of both jobs: what was given, else the default of this one."""
+    """A flag of other jobs too: what was given, else the default of this one."""
     flag = flags.FLAGS[name]
     return flag.value if flag.present else getattr(DEFAULTS, name)
 
@@ -149,13 +117,17 @@ def read_mesh(started: int | None) -> tuple[int, ...]:
     return shape
 
 
-def join(me: membership.Membership) -> int:
+def join(me: membership.Membership, read: Callable[[int], Any]) -> int:
     """The life of a launched process that is not rank 0; returns its exit code.
 
     Bad flags end it before it waits for rank 0, in silence: rank 0 has the same flags and says it.
+
+    Args:
+      me: This process.
+      read: Reads the flags of the job, given the number of ranks.
     """
     try:
-        read_config(me.size)
+        read(me.size)
     except errors.BadInputError as error:
         return error.exit_code
     return joining.serve(me)
@@ -168,7 +140,7 @@ def shown_if_interrupted(folder: pathlib.Path, run_id: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         found = record.of_run(record.read(folder).records, run_id) if (folder / record.FILE_NAME).exists() else []
-        if any(item["kind"] in ("cell", "collective") for item in found):
+        if any(item["kind"] in ("cell", "collective", "parallel") for item in found):
             sys.stdout.write(render.of_records(found, flags.FLAGS.format, flags.FLAGS.expert))
             sys.stderr.write(f"records: {folder / record.FILE_NAME}\n")
         raise
@@ -188,12 +160,32 @@ def body(
       progress: Who watches.
       console: For what is no report.
     """
+    return measured(me, console, lambda *rest: collective_campaign.execute(chosen, *rest[:3], progress, rest[3]))
+
+
+class Campaign(Protocol):
+    """What a job over ranks made."""
+
+    records: list[dict[str, Any]]
+    failed: dict[Any, str]
+
+
+def measured(
+    me: membership.Membership | None, console: rich.console.Console, execute: Callable[..., Campaign]
+) -> dict[Any, str]:
+    """Runs a job over ranks into a folder and prints its report; returns the cells that failed, with their status.
+
+    Args:
+      me: This process among those that a launcher started (its rank 0); None without a launcher.
+      console: For what is no report.
+      execute: Takes folder, run's name, command line and launcher.
+    """
     values = flags.FLAGS
     stamp = datetime.datetime.now().strftime("%Y%m%dT%H%M%S")
     run_id = f"{stamp}-{uuid.uuid4().hex[:6]}"
     folder = pathlib.Path(values.output_dir or pathlib.Path("runs") / run_id)
     with shown_if_interrupted(folder, run_id), joining.launcher_of(me, folder) as launcher:
-        made = collective_campaign.execute(chosen, folder, run_id, sys.argv, progress, launcher)
+        made = execute(folder, run_id, sys.argv, launcher)
     sys.stdout.write(render.of_records(made.records, values.format, values.expert))
     console.print(f"records: {folder / record.FILE_NAME}", style="dim", highlight=False)
     return made.failed

@@ -1,4 +1,7 @@
-"""The main job: `python -m xlacompare.run` without --collective. Reads flags, wires, prints; `run` says what for."""
+"""The main job: `python -m xlacompare.run` without --collective and --strategy. Reads flags, wires, prints.
+
+`run` says what for. All jobs' flags are known at once, and each job refuses those of the others.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,14 @@ import os
 import pathlib
 import sys
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 import rich.console
 import rich.progress
 from absl import flags
 
-from xlacompare import frameworks, run_collectives, workloads
+from xlacompare import frameworks, run_collectives, run_parallel, workloads
 from xlacompare.core import analysis, config, errors, machine, plan, plugin, record, xla_options
 from xlacompare.graph import plugins
 from xlacompare.launch import campaign, grid, membership
@@ -91,6 +95,45 @@ def define_flags() -> None:
     )
     flags.DEFINE_bool("expert", False, "Also print expert arms, percentiles and definitions.")
     run_collectives.define_flags()
+    run_parallel.define_flags()
+
+
+# Flags of training steps, on one device or over ranks; of one device alone; of whatever has ranks.
+OF_STEPS = ("compiler", "workload", "preset", "batch_size", "optimizer")
+ONE_DEVICE = ("settings", "itemise", "save_program", "ablate_flags", "pjrt_plugin", "replay")
+OVER_RANKS = ("transport", "mode", "num_devices")
+GIVE_COLLECTIVE, GIVE_STRATEGY = "--collective=all_reduce,all_gather", "--strategy=dp"
+
+
+def check_flags() -> None:
+    """Refuses flags of another job than the one that is asked for: they would be ignored in silence.
+
+    Raises:
+      BadInputError: Names the flag.
+    """
+    values = flags.FLAGS
+    if values.collective and values.strategy:
+        raise errors.BadInputError("--collective and --strategy are two jobs; give one of them")
+    if values.collective:
+        nothing = "means nothing with --collective"
+        _refuse((*OF_STEPS, *ONE_DEVICE), f"is of training steps; it {nothing}")
+        _refuse(run_parallel.ONLY_HERE, f"is of training over ranks; it {nothing}")
+        return
+    if values.strategy:
+        _refuse(run_collectives.ONLY_HERE, "is of collectives; it means nothing with --strategy")
+        _refuse(ONE_DEVICE, "is of steps on one device; it means nothing with --strategy")
+    else:
+        _refuse(run_collectives.ONLY_HERE, f"is of collectives; give {GIVE_COLLECTIVE}")
+        _refuse(run_parallel.ONLY_HERE, f"is of training over ranks; give {GIVE_STRATEGY}")
+        _refuse(OVER_RANKS, f"is of several ranks; give {GIVE_COLLECTIVE} or {GIVE_STRATEGY}")
+    if values.format not in render.FORMATS:
+        raise errors.BadInputError(f"--format={values.format} is of collectives; give {GIVE_COLLECTIVE}")
+
+
+def _refuse(names: Sequence[str], why: str) -> None:
+    given = [name for name in names if flags.FLAGS[name].present]
+    if given:
+        raise errors.BadInputError(f"--{given[0]} {why}")
 
 
 def read_config() -> config.RunConfig:
@@ -203,14 +246,15 @@ def exit_code(failed: dict[Any, str]) -> int:
 def body() -> int:
     """Runs what the flags say; returns the exit code."""
     values, console = flags.FLAGS, rich.console.Console(stderr=True)
-    run_collectives.check_flags(bool(values.collective))
-    if values.collective:
+    check_flags()
+    if values.collective or values.strategy:
+        job: Any = run_collectives if values.collective else run_parallel
         me = membership.detect(os.environ)
         if me is not None and me.rank > 0:
-            return run_collectives.join(me)
-        asked = run_collectives.read_config(me.size if me else None)
+            return run_collectives.join(me, job.read_config)
+        asked = job.read_config(me.size if me else None)
         with TerminalProgress(console, "start") as progress:
-            return exit_code(run_collectives.body(asked, me, progress, console))
+            return exit_code(job.body(asked, me, progress, console))
     chosen = read_config()
     cells = grid.expand(chosen)
     programs = program_folder()

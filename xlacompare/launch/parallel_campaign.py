@@ -15,6 +15,7 @@ from xlacompare.launch import (
     crews,
     launchers,
     launches,
+    parallel_building,
     parallel_census,
     parallel_grid,
     parallel_records,
@@ -54,7 +55,7 @@ class Campaign(launches.Launches):
         begin = time.perf_counter()
         worlds = self._worlds("none")
         for cell, reason in self.grid.unsupported:
-            self._keep(cell, None, parallel_session.Outcome("unsupported", reason), worlds)
+            self._keep(cell, None, parallel_building.Outcome("unsupported", reason), worlds)
         self.say_cores(worlds.cores)
         if self.grid.cells:
             with self.timed("inputs and reference"):
@@ -106,7 +107,7 @@ class Campaign(launches.Launches):
         self,
         cell: cells.Cell,
         launch: int | None,
-        outcome: parallel_session.Outcome,
+        outcome: parallel_building.Outcome,
         worlds: worlds_of_launch.Worlds,
     ) -> None:
         if outcome.status != "ok":

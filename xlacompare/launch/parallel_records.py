@@ -9,7 +9,7 @@ from typing import Any
 from xlacompare import frameworks
 from xlacompare.core import cell as cells
 from xlacompare.core import environment, machine
-from xlacompare.launch import collective_records, launchers, parallel_session, preparation, rank_rows, worlds
+from xlacompare.launch import collective_records, launchers, parallel_building, preparation, rank_rows, worlds
 from xlacompare.parallel import config
 
 KIND = "parallel"
@@ -19,7 +19,7 @@ def record(
     run: config.ParallelConfig,
     cell: cells.Cell,
     launch: int | None,
-    outcome: parallel_session.Outcome,
+    outcome: parallel_building.Outcome,
     inputs: preparation.Inputs | None,
     launcher: str,
     spec: launchers.Spec,

@@ -18,7 +18,7 @@ from xlacompare.launch import campaign, membership, parallel_campaign, parallel_
 from xlacompare.parallel import arms, config, table
 
 DEFAULTS = config.ParallelConfig(("jax",))
-ONLY_HERE = ("communication", "bucket_mb")
+ONLY_HERE = ("communication", "bucket_mb", "planted")
 # Flags of other jobs too, whose default is another one here.
 OTHER_DEFAULT = ("cell_s", "min_block_s", "deadline_s", "num_cores")
 BUCKET = "bucket_mb"
@@ -31,6 +31,12 @@ def define_flags() -> None:
         "communication", list(DEFAULTS.communications), f"Communication arms of --strategy: {', '.join(arms.ARMS)}."
     )
     flags.DEFINE_float(BUCKET, None, "Of --strategy: MB of gradients reduced together, where that is a choice.")
+    flags.DEFINE_multi_string(
+        "planted",
+        [],
+        "Of --strategy, for experiments: every cell also with this cause, name=value,... (slow_rank=1:0.005, "
+        "planted_link=200mbit, sleep_s=0.001, repeat_every=10); may be repeated.",
+    )
 
 
 def read_config(started: int | None = None) -> config.ParallelConfig:
@@ -65,6 +71,7 @@ def read_config(started: int | None = None) -> config.ParallelConfig:
         platform=values.platform,
         seed=values.seed,
         settings=() if values.bucket_mb is None else ((BUCKET, values.bucket_mb),),
+        planted=tuple(values.planted),
         **{name: _of_all(name) for name in OTHER_DEFAULT},
     )
     available = len(machine.available_cores())

@@ -1,9 +1,9 @@
 """Training over the stand-in's ranks: NumPy on each rank's rows, gradients averaged through rank 0.
 
-STANDIN_STEP_FAULT="RANK:FAULT:COMMUNICATION" plants one fault in the steps of one arm (of rank RANK where it is a
-rank's): sum (instead of the mean), wrong (a gradient, of this rank), nan (losses), talks (elided communicates), bytes
-(the arm moves other bytes than it must), lost (an operand is missing), product (other work), die (in the 12th step),
-stop (likewise), raise (when built), unsupported (when built), compile (each step).
+STANDIN_STEP_FAULT="RANK:FAULT:COMMUNICATION:COMPILER" plants a fault in the steps of one arm, in the process of rank
+RANK; several are separated by commas: sum (instead of the mean), wrong (a gradient), nan (losses), talks (elided
+communicates), bytes (the arm moves other bytes than it must), lost (an operand is missing), product (other work), die
+and stop (in visit WHEN), unsupported (when built), compile (each step).
 STANDIN_WHOLE_BATCH=1: every rank does all of the batch.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from xlacompare.frameworks import interface
 from xlacompare.parallel import arms, request, shards
 from xlacompare.workloads import optimizers, oracle, spec, tape
 
-WHEN = 12
+WHEN = 4
 
 
 def build(
@@ -39,9 +38,12 @@ def build(
     return Step(ranks, workload, parameters, buffers, batches, asked)
 
 
-def _fault(ranks: Any, communication: str) -> str:
-    rank, fault, where = (os.environ.get("STANDIN_STEP_FAULT", "-1::").split(":") + ["", ""])[:3]
-    return fault if int(rank) in ranks.local and where == communication else ""
+def _fault(ranks: Any, asked: request.Request) -> str:
+    for item in filter(None, os.environ.get("STANDIN_STEP_FAULT", "").split(",")):
+        rank, fault, communication, compiler = item.split(":")
+        if int(rank) in ranks.local and (communication, compiler) == (asked.communication, asked.compiler):
+            return fault
+    return ""
 
 
 def _operation(nbytes: int, operands: int) -> dict[str, Any]:
@@ -78,24 +80,22 @@ class Step:
 
     def __init__(self, ranks, workload, parameters, buffers, batches, asked) -> None:
         self._ranks, self._workload, self._asked, self._batches = ranks, workload, asked, batches
-        self._initial, self._fault = (parameters, buffers), _fault(ranks, asked.communication)
-        self._steps = 0
+        self._initial, self._fault = (parameters, buffers), _fault(ranks, asked)
+        self._resets = 0  # by the build, the gate, the warm-up, then one for each visit
         self.compile_times = interface.CompileTimes(note="nothing is compiled")
-        if self._fault == "raise":
-            raise RuntimeError("planted: a step that cannot be built")
         if self._fault == "unsupported":
             raise errors.UnsupportedError("planted: only one rank cannot build it")
         self.reset()
 
     def reset(self) -> None:
+        self._resets += 1
         wide = tape.Tape(self._asked.dtype).wide
         self._parameters, self._buffers = ({k: np.asarray(v, wide) for k, v in side.items()} for side in self._initial)
         self._moments = optimizers.initial_state(self._workload.optimizer, self._parameters)
         self._count, self._losses = 0, [float("nan")]
 
     def run(self, index: int) -> None:
-        self._steps += 1
-        if self._steps == WHEN and self._fault in ("die", "stop"):
+        if self._resets == 3 + WHEN and self._fault in ("die", "stop"):
             os.kill(os.getpid(), {"die": signal.SIGKILL, "stop": signal.SIGSTOP}[self._fault])
         self._ranks.compiles += self._fault == "compile"
         self._losses, self._buffers, gradients = self._gradients(self._parameters, index)
@@ -166,5 +166,4 @@ class Step:
         return census.Counted("the workload's formula", counted)
 
     def close(self) -> None:
-        time.sleep(0)
         self._batches = []

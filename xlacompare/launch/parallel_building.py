@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xlacompare.core import cell as cells
@@ -15,6 +15,7 @@ from xlacompare.parallel import arms, config
 
 MAX_STEPS_PER_BLOCK = 10000
 FENCE_S = 0.1
+GATE_ORDER = ("gradient", "update", "buffer", "trace")
 
 
 @dataclasses.dataclass
@@ -51,6 +52,7 @@ class Building:
         inputs: preparation.Inputs,
         launch: int,
         reader: parallel_census.Reader,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Makes the session; `measure` runs it.
 
@@ -61,9 +63,11 @@ class Building:
           inputs: Files that all ranks read.
           launch: Its number; in the first one fences are tested and the work is counted.
           reader: Judges what the arms do.
+          tell: Hears what is done now.
         """
         self.run, self.worlds, self.inputs, self.launch, self._reader = run, worlds, inputs, launch, reader
         self.run, self.worlds, self.inputs, self.launch, self.reader = run, worlds, inputs, launch, reader
+        self.tell = tell
         self.outcomes = {cell: Outcome() for cell in members}
         self.loaded: set[worlds_of_launch.Key] = set()
 
@@ -76,6 +80,7 @@ class Building:
         Raises:
           WorldError: It could not be built.
         """
+        self.tell(f"building {cell.framework} {cell.compiler} {cell.communication}")
         outcome.started = self.worlds.of(cell).started
         self._load(cell)
         asked = parallel_grid.request_of(cell, self._schedule(cell))
@@ -91,7 +96,7 @@ class Building:
             self.ask(cell, "close")
             return
         self._warm_up(cell, outcome, rank_rows.merged([answer["warm"] for answer in answers], outcome.started))
-        if self.launch == 0 and cell.communication not in arms.WITHOUT_COMPUTE:
+        if self.launch == 0 and cell.communication == parallel_grid.REAL:  # without it ranks drift, and a read waits
             n = max(1, min(200, round(FENCE_S / max(outcome.step_s, 1e-7))))
             reports = self.ask(cell, "fence", n=n)
             outcome.fence = next((report for report in reports if not report["passed"]), reports[0])
@@ -158,9 +163,22 @@ class Building:
 
 
 def _gate_problem(answers: Sequence[dict[str, Any]], outcome: Outcome) -> str:
-    """The first rank whose gate failed, and what it said; its details are the cell's then."""
-    for answer, process in zip(answers, outcome.started, strict=True):
-        if not answer["gate"]["passed"]:
-            outcome.gate = answer["gate"]
-            return f"rank {process['rank']}: {answer['gate']['message']}"
-    return ""
+    """The rank whose gate failed first in program order, and what it said; its details are the cell's then.
+
+    A rank whose gradients are wrong makes the others' losses wrong, a few checks later.
+    """
+    failed = [place for place, answer in enumerate(answers) if not answer["gate"]["passed"]]
+    if not failed:
+        return ""
+    place = min(failed, key=lambda place: _order(answers[place]["gate"].get("first")))
+    outcome.gate = answers[place]["gate"]
+    return f"rank {outcome.started[place]['rank']}: {outcome.gate['message']}"
+
+
+def _order(first: Mapping[str, Any] | None) -> int:
+    """Where in the gate's program order a difference stands."""
+    if first is None:
+        return 0
+    if first["kind"] == "trace" and first["name"] == "step0":
+        return GATE_ORDER.index("update")
+    return GATE_ORDER.index(first["kind"])

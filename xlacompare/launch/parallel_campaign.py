@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 from xlacompare.core import cell as cells
@@ -74,20 +76,32 @@ class Campaign(launches.Launches):
                 live = [cell for cell in members if cell not in self.failed]
                 if not live:
                     continue
-                total = len(comparisons) * max(1, self.run.launches)
-                self.progress.phase(f"launch {number + 1}: {name}", number * len(comparisons) + done, total)
-                worlds.keep(cell for cell in self.grid.cells if cell.transport == live[0].transport)
-                made = parallel_session.Session(self.run, worlds, live, self.inputs[name], number, self.reader)
-                begin = time.perf_counter()
-                made.measure()
-                self.times["timed"] = self.times.get("timed", 0.0) + made.timed_s
-                self.times["cells"] = self.times.get("cells", 0.0) + time.perf_counter() - begin
-                for cell, rows in made.partial:
-                    values = {"cell": cell.to_dict(), "launch": number, "blocks": rank_rows.columns(rows)}
-                    self.append("partial", values)
-                for cell in live:
-                    self._keep(cell, number, made.outcomes[cell], worlds)
+                tell = functools.partial(self._tell, f"launch {number + 1}: {name}", number * len(comparisons) + done)
+                self._measure(worlds, live, number, tell)
             worlds.close()
+
+    def _tell(self, about: str, done: int, text: str) -> None:
+        total = len(self.grid.comparisons()) * max(1, self.run.launches)
+        self.progress.phase(f"{about}: {text}", done, total)
+
+    def _measure(
+        self, worlds: worlds_of_launch.Worlds, live: list[cells.Cell], number: int, tell: Callable[[str], None]
+    ) -> None:
+        """One comparison; an interrupt keeps the cells that have samples."""
+        worlds.keep(cell for cell in self.grid.cells if cell.transport == live[0].transport)
+        inputs = self.inputs[live[0].comparison]
+        made = parallel_session.Session(self.run, worlds, live, inputs, number, self.reader, tell)
+        begin, whole = time.perf_counter(), False
+        try:
+            made.measure()
+            whole = True
+        finally:
+            self.times["timed"] = self.times.get("timed", 0.0) + made.timed_s
+            self.times["cells"] = self.times.get("cells", 0.0) + time.perf_counter() - begin
+            for cell, rows in made.partial:
+                self.append("partial", {"cell": cell.to_dict(), "launch": number, "blocks": rank_rows.columns(rows)})
+            for cell in live if whole else made.measured():
+                self._keep(cell, number, made.outcomes[cell], worlds)
 
     def _worlds(self, name: str) -> worlds_of_launch.Worlds:
         return worlds_of_launch.Worlds(self.run, self.launcher, name, parallel_grid.arm_of)

@@ -53,10 +53,23 @@ def expand(run: config.ParallelConfig) -> Grid:
         for name in run.frameworks:
             for cell, reason in _variants(run, dataclasses.replace(base, framework=name)):
                 if reason is None:
-                    found.append(cell)
+                    found += [cell, *twins(cell, run.planted)]
                 else:
                     lacking.append((cell, reason))
     return Grid(tuple(found), tuple(lacking))
+
+
+def twins(cell: cells.Cell, causes: Sequence[str]) -> list[cells.Cell]:
+    """A cell with each planted cause, in the same world and visited next to it: their difference is paired.
+
+    Raises:
+      BadInputError: A cause that cannot be read.
+    """
+    changes = {text: {**dict(cell.changed), **dict(planted.parsed(text))} for text in causes}
+    return [
+        dataclasses.replace(cell, label=f"planted:{text}", changed=tuple(sorted(changed.items())))
+        for text, changed in changes.items()
+    ]
 
 
 def _wanted(run: config.ParallelConfig) -> Iterator[cells.Cell]:

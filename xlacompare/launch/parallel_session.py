@@ -11,7 +11,7 @@ apart as `partial`, and the rest is measured again without it.
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xlacompare.core import cell as cells
 from xlacompare.core import schedule
@@ -35,9 +35,10 @@ class Session(parallel_building.Building):
         inputs: preparation.Inputs,
         launch: int,
         reader: parallel_census.Reader,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Makes the session; `measure` runs it. Arguments: see `parallel_building.Building`."""
-        super().__init__(run, worlds, members, inputs, launch, reader)
+        super().__init__(run, worlds, members, inputs, launch, reader, tell)
         shift = launch % len(members)
         rotated = [*members[shift:], *members[:shift]]
         self.members = sorted(rotated, key=lambda cell: _place(cell.communication))
@@ -51,6 +52,15 @@ class Session(parallel_building.Building):
             if self._build() and self._live() and self._visits():
                 self._finish()
                 return
+
+    def measured(self) -> list[cells.Cell]:
+        """Cells that have samples, wherever an interrupt left the session; what they compute was not counted then."""
+        found = [cell for cell in self._live() if self.outcomes[cell].blocks]
+        for cell in found:
+            self.outcomes[cell].work = self.outcomes[cell].work or {
+                "status": "unsupported", "reason": "interrupted before it was counted", "findings": [],
+            }  # fmt: skip
+        return found
 
     def _live(self) -> list[cells.Cell]:
         return [cell for cell in self.members if self.outcomes[cell].status == "ok"]
@@ -102,6 +112,7 @@ class Session(parallel_building.Building):
         inner = [list(schedule.orders(range(len(g)), most, seed + 1 + i)) for i, g in enumerate(groups)]
         looking, visit, quiet = watch.Watch(self.worlds), 0, 0
         while quiet < planned and visit < most:
+            self.tell(f"visit {visit + 1} of {planned}")
             for index in outer[visit]:
                 order = [groups[index][i] for i in inner[index][visit]]
                 if not self._visit(order + order[::-1], visit, looking):

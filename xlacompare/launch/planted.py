@@ -13,6 +13,7 @@ Over ranks the arms without compute plant none of what belongs to the compute.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -123,6 +124,32 @@ def slow_rank(text: str) -> tuple[int, float]:
         return int(rank), float(seconds)
     except ValueError:
         raise errors.BadInputError(f"{SLOW_RANK}={text}: give RANK:SECONDS, like 1:0.005") from None
+
+
+def parsed(text: str) -> tuple[tuple[str, Any], ...]:
+    """What a twin's `changed` holds, from "name=value,name=value".
+
+    Raises:
+      BadInputError: No name or no value, or a cause that needs a process of its own.
+    """
+    found: dict[str, Any] = {}
+    for item in text.split(","):
+        name, _, value = item.partition("=")
+        if not name or not value:
+            raise errors.BadInputError(f"--planted={text}: give name=value, like {SLOW_RANK}=1:0.005")
+        if name in (PROCESS, XLA_FLAGS):
+            raise errors.BadInputError(f"--planted={text}: {name} needs a process of its own, a twin shares its world")
+        if name == SLOW_RANK:
+            slow_rank(value)
+        found[name] = _number(value)
+    return tuple(sorted(found.items()))
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text
 
 
 def of_ranks(step: interface.TrainStep, changed: Mapping[str, Any], local: Sequence[int]) -> interface.TrainStep:

@@ -26,6 +26,7 @@ class ParallelConfig:
       num_cores: Cores that the ranks share, None: all that this process may use.
       deadline_s: Seconds after which a silent rank counts as hanging.
       settings: Settings of strategies ("bucket_mb") with another value than the matched one, sorted by name.
+      planted: Causes to plant, "name=value,name=value" each: every cell gets a twin with it in the same world.
     """
 
     frameworks: tuple[str, ...]
@@ -52,12 +53,13 @@ class ParallelConfig:
     gate_steps: int = 4
     seed: int = 0
     settings: tuple[tuple[str, Any], ...] = ()
+    planted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises BadInputError for values that cannot work."""
         for name in ("frameworks", "strategies", "communications", "workloads", "dtypes", "transports"):
             config.check_distinct(name, getattr(self, name))
-        for name in ("compilers", "modes"):
+        for name in ("compilers", "modes", "planted"):
             if getattr(self, name):
                 config.check_distinct(name, getattr(self, name))
         config.check_known("compiler", self.compilers, config.COMPILERS)

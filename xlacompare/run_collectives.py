@@ -19,7 +19,7 @@ from absl import flags
 
 from xlacompare.collectives import config, mesh, sizes, table
 from xlacompare.core import errors, machine, record
-from xlacompare.launch import campaign, collective_campaign, joining, membership
+from xlacompare.launch import campaign, collective_campaign, collective_grid, joining, membership
 from xlacompare.report import render
 
 DEFAULTS = config.CollectiveConfig(("jax",))
@@ -115,6 +115,15 @@ def read_mesh(started: int | None) -> tuple[int, ...]:
             "leave them out, or start as many"
         )
     return shape
+
+
+def check(chosen: config.CollectiveConfig) -> None:
+    """Refuses what the flags alone do not show: a framework that is not installed, or has no collectives.
+
+    Raises:
+      XlacompareError: With the one line to print.
+    """
+    collective_grid.expand(chosen)
 
 
 def join(me: membership.Membership, read: Callable[[int], Any]) -> int:

@@ -86,6 +86,15 @@ def _of_all(name: str) -> Any:
     return flag.value if flag.present else getattr(DEFAULTS, name)
 
 
+def check(chosen: config.ParallelConfig) -> None:
+    """Refuses what the flags alone do not show: a framework that is not installed, a batch that does not divide.
+
+    Raises:
+      XlacompareError: With the one line to print.
+    """
+    parallel_grid.expand(chosen)
+
+
 def body(
     chosen: config.ParallelConfig,
     me: membership.Membership | None,

@@ -253,6 +253,7 @@ def body() -> int:
         if me is not None and me.rank > 0:
             return run_collectives.join(me, job.read_config)
         asked = job.read_config(me.size if me else None)
+        job.check(asked)  # before a bar is drawn, which would leave a line behind
         with TerminalProgress(console, "start") as progress:
             return exit_code(job.body(asked, me, progress, console))
     chosen = read_config()

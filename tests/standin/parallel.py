@@ -154,7 +154,8 @@ class Step:
         return {"source": "c10d", "ops": [_operation(nbytes, len(sizes))] if talks else []}
 
     def work(self) -> census.Counted:
-        """By the workload's formula, whose FLOPs are proportional to the rows."""
+        """By the workload's formula, whose FLOPs are proportional to the rows; all ranks meet, as others' do."""
+        self._ranks.barrier()
         share = 1 if os.environ.get("STANDIN_WHOLE_BATCH") else self._asked.num_ranks
         flops = sum(product.flops for product in self._workload.products_per_step()) // share
         more = 2 if self._fault == "product" else 1

@@ -92,17 +92,19 @@ class Bench(rank_bench.Blocks):
     def finish(self, work: str) -> dict[str, Any]:
         """What the step computes, where that is asked and can be said; frees the step.
 
+        Every rank counts, which may run a step; the process of rank 0 answers.
+
         Args:
           work: File for the program, where whoever asks must count it; "" to leave it.
         """
-        answer = self._work(pathlib.Path(work)) if work and self.trains and 0 in self.ranks.local else {}
+        answer = self._work(pathlib.Path(work)) if work and self.trains else {}
         self.close()
         return answer
 
     def _work(self, path: pathlib.Path) -> dict[str, Any]:
         self.notes.enter(f"the work of {self.name}")
         counted = self.step.work()
-        if counted is None:
+        if counted is None or 0 not in self.ranks.local:
             return {}
         if counted.census is None:
             path.write_bytes(counted.bytecode)

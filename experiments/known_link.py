@@ -26,12 +26,13 @@ from typing import Any
 import numpy as np
 from absl import flags
 
+from experiments import on_link
 from xlacompare import command
 from xlacompare.collectives import table
 from xlacompare.core import record
 from xlacompare.launch import link as links
 
-JOIN_PORT, SOCKET_PORT = 29400, 29500
+SOCKET_PORT = 29500
 TRANSFER, ROUNDS = 32 << 20, 2
 COMPARED = 16 << 20  # bytes of the all-reduce whose times are compared between the frameworks
 
@@ -59,22 +60,10 @@ def collectives(
 ) -> list[dict[str, Any]]:
     """Records of the public command, one process in each namespace."""
     arguments = [
-        *(sys.executable, "-m", "xlacompare.run", f"--framework={','.join(frameworks)}", "--collective=all_reduce"),
-        *(f"--sizes={sizes}", "--transport=gloo", f"--num_devices={len(link.names)}", "--launches=1"),
-        *(f"--cell_s={cell_s}", f"--output_dir={folder}", "--format=json"),
+        *(f"--framework={','.join(frameworks)}", "--collective=all_reduce", f"--sizes={sizes}", "--transport=gloo"),
+        *(f"--num_devices={len(link.names)}", "--launches=1", f"--cell_s={cell_s}"),
     ]
-    processes = [
-        link.start(rank, arguments, links.joined(link, rank, JOIN_PORT), stdout=subprocess.DEVNULL)
-        for rank in range(len(link.names))
-    ]
-    try:
-        codes = [process.wait(timeout_s) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    if any(codes):
-        raise RuntimeError(f"the ranks ended with {codes}; records: {folder}")
+    on_link.run(link, arguments, folder, timeout_s)
     return [found for found in record.read(folder).records if found["kind"] == "collective"]
 
 

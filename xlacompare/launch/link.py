@@ -141,13 +141,21 @@ def link(size: int, rate: str) -> Iterator[Link]:
         made.remove()
 
 
-def joined(link_: Link, rank: int, port: int) -> dict[str, str]:
-    """Variables by which a command that runs in a rank's namespace joins the others (torchrun's names)."""
+def joined(link_: Link, rank: int, port: int, one_machine: bool = False) -> dict[str, str]:
+    """Variables by which a command that runs in a rank's namespace joins the others (torchrun's names).
+
+    Args:
+      link_: The link.
+      rank: Whose namespace.
+      port: Where the ranks meet.
+      one_machine: Whether the ranks share the cores of this machine; else each takes itself for alone.
+    """
+    size = len(link_.names)
     return {
         "RANK": str(rank),
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": str(len(link_.names)),
-        "LOCAL_WORLD_SIZE": "1",
+        "LOCAL_RANK": str(rank if one_machine else 0),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size if one_machine else 1),
         "MASTER_ADDR": link_.addresses[0],
         "MASTER_PORT": str(port),
     }

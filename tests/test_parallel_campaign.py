@@ -129,7 +129,7 @@ def test_an_arm_that_does_something_else_has_no_time(monkeypatch, tmp_path):
     assert "not finite" in wrong["elided"][1] and wrong["elided"][1].startswith("rank 0: ")
     assert wrong["token"][1].startswith("token has 5 operands of collectives")
     assert wrong["compiled elided"][1].startswith("elided communicates: 1 all-reduce f32 of ")
-    assert wrong["compiled token"][1].startswith("token moves more than an element per operand: 28 bytes")
+    assert wrong["compiled token"][1].startswith("token moves more than an element per operand: 424 bytes")
     assert "serial sends" in wrong["compiled serial"][1] and "real" in wrong["compiled serial"][1]
     assert eager["alone"][0] == "unsupported" and "`real`" in eager["alone"][1] and "mismatch" in eager["alone"][1]
     assert {compiled[arm][0] for arm in ("real", "alone", "alone_token")} | {eager["serial"][0]} == {"ok"}

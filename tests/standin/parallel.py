@@ -149,7 +149,7 @@ class Step:
         sizes = [4 * parameter.size for parameter in self._parameters.values()]
         sizes = sizes[1:] if self._fault == "lost" else sizes
         nbytes = 4 * len(sizes) if self._asked.communication == "token" else sum(sizes)
-        nbytes += 4 * (self._fault == "bytes")
+        nbytes += 400 * (self._fault == "bytes")
         talks = self._asked.communication != "elided" or self._fault == "talks"
         return {"source": "c10d", "ops": [_operation(nbytes, len(sizes))] if talks else []}
 

@@ -23,8 +23,9 @@ from xlacompare.parallel import table
 ITEM_BYTES = {"pred": 1, "s8": 1, "u8": 1, "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "f32": 4, "s32": 4, "u32": 4} | {
     "f64": 8, "s64": 8, "u64": 8,
 }  # fmt: skip
-# Operations whose operand is cut into a part for each rank: the least of them is an element for each.
-CUT = ("reduce-scatter", "all-to-all")
+# Operations whose operand is cut into a part for each rank, so that the least of them is an element for each; a library
+# may reduce-scatter by an all-reduce of everything (gloo does).
+CUT = ("reduce-scatter", "all-to-all", "all-reduce")
 SAME_BYTES = ("serial", "alone")
 TOKENS = ("token", "alone_token")
 

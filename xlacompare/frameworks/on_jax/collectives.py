@@ -42,26 +42,32 @@ def connect(transport: str, mode: str, place: ranks.Place) -> ranks.Ranks:
 
 
 class MeshRanks:
-    """Ranks on the devices of one JAX, in one process or several; see `ranks.Ranks`."""
+    """Ranks on the devices of one JAX, in one process or several; see `ranks.Ranks`.
+
+    Attributes:
+      transport, mode: As they were connected.
+      devices: Of all ranks, in order.
+    """
 
     def __init__(self, transport: str, mode: str, place: ranks.Place, devices: list[jax.Device]) -> None:
         """`devices` are those of all ranks, in order."""
         self.local = (place.rank,) if mode == "process" else tuple(range(place.size))
-        self._transport, self._mode, self._place, self._devices = transport, mode, place, devices
+        self.transport, self.mode, self.devices = transport, mode, devices
+        self._place = place
         self._counters = counters.install()
         self._joined = mode == "process"
         self._meeting: steps.Step | None = None
 
     def describe(self) -> dict[str, Any]:
         """The environment keys."""
-        device = self._devices[self.local[0]]
+        device = self.devices[self.local[0]]
         return {
             **steps.versions(),
             "platform": device.platform,
             "device_kind": device.device_kind,
-            "device_count": len(self._devices),
+            "device_count": len(self.devices),
             "runtime": getattr(device.client, "platform_version", ""),
-            "transport": _LIBRARY[self._transport],
+            "transport": _LIBRARY[self.transport],
         }
 
     def build(self, request: requests.Request, inputs: steps.Inputs) -> steps.Step:
@@ -71,12 +77,12 @@ class MeshRanks:
           BadInputError: The request has no meaning (an indivisible count).
           UnsupportedError: JAX cannot do it; the reason is that of `transports.unsupported`.
         """
-        reason = transports.unsupported(self._transport, self._mode, request, self._place.platform)
+        reason = transports.unsupported(self.transport, self.mode, request, self._place.platform)
         if reason:
             raise errors.UnsupportedError(reason)
         table.validate(request)
-        mesh, axis = programs.mesh_of(request, self._devices)
-        local = {rank: self._devices[rank] for rank in self.local}
+        mesh, axis = programs.mesh_of(request, self.devices)
+        local = {rank: self.devices[rank] for rank in self.local}
         buffers = steps.Buffers(request, local, programs.sharding_of(mesh))
         donate = request.placement == "in_place"
         with jax.enable_x64(request.dtype == "float64"):
@@ -93,7 +99,7 @@ class MeshRanks:
         if not self._joined:
             return
         if self._meeting is None:
-            self._meeting = self.build(requests.Request("barrier", "int32", 0, mesh=(len(self._devices),)), {})
+            self._meeting = self.build(requests.Request("barrier", "int32", 0, mesh=(len(self.devices),)), {})
         self._meeting.run(0)
         self._meeting.synchronize()
 

@@ -128,9 +128,9 @@ class Adapter:
         precision = layers.PRECISIONS[dtype]
         with compiler.Scope(x64=dtype == "float64")():
             network = compiler.Network(workload, precision)
-            state = _place(_state(network, parameters, buffers, precision))
+            state = _place(host_state(network, parameters, buffers, precision))
             function, order = _tapped(network)
-            (loss, taps), gradients = function(*state, _place(_batch(batch, precision)))
+            (loss, taps), gradients = function(*state, _place(host_batch(batch, precision)))
             return interface.Evaluation(
                 loss=float(loss),
                 activations={name: np.asarray(taps[name]).astype(np.float64) for name in order},
@@ -161,19 +161,19 @@ class Adapter:
         """
         if arm not in arms.ARMS:
             raise errors.UnsupportedError(f"jax has no arm {arm!r}: {arms.LACKS.get(arm, 'unknown arm')}")
-        chosen = _settings(settings)
+        chosen = build_settings(settings)
         precision = layers.PRECISIONS[dtype]
         scope = compiler.Scope(x64=dtype == "float64", matmul_precision=chosen["matmul_precision"])
         with scope():
             network = compiler.Network(workload, precision)
             optimizer = optimizers.build(workload.optimizer)
-            host = _state(network, parameters, buffers, precision)
+            host = host_state(network, parameters, buffers, precision)
 
             def make_state() -> compiler.State:
                 leaves = _place(host)
                 return (*leaves, jax.block_until_ready(optimizer.init(leaves[0])))
 
-            placed = [_place(_batch(batch, precision)) for batch in batches]
+            placed = [_place(host_batch(batch, precision)) for batch in batches]
             step = compiler.step_function(network, optimizer)
             changed = chosen.get(xla_options.CHANGED)
             program = compiler.build(arm, step, make_state(), placed[0], chosen["donation"], scope, changed)
@@ -189,7 +189,7 @@ class Adapter:
         return statistics["peak_bytes_in_use"] if statistics else None
 
 
-def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+def build_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Matched values, overridden by `settings`.
 
     Raises:
@@ -202,7 +202,7 @@ def _settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return chosen | dict(settings)
 
 
-def _state(
+def host_state(
     network: compiler.Network, parameters: spec.Arrays, buffers: spec.Arrays, precision: layers.Precision
 ) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """Parameters and buffers on the host, in program order and in the parameters' dtype."""
@@ -212,7 +212,7 @@ def _state(
     )
 
 
-def _batch(batch: spec.Arrays, precision: layers.Precision) -> spec.Arrays:
+def host_batch(batch: spec.Arrays, precision: layers.Precision) -> spec.Arrays:
     return {name: _host(array, precision) for name, array in batch.items()}
 
 

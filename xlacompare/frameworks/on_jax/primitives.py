@@ -23,6 +23,7 @@ _CALLS = (
     "remat",
     "checkpoint",
     "scan",
+    "shard_map",
 )
 _LOOPS = ("while", "cond")
 

@@ -1,0 +1,160 @@
+"""The collectives of a training step under one communication arm (`parallel.arms`): strategies call these, never lax.
+
+How each arm is made, here:
+
+- `elided` and `token` put the local operation in the collective's place. Elements of each operand still meet those of
+  the others in one small sort (`elided`) or in a collective of one element per operand (`token`), and come back into the
+  operands: what follows waits for all operands, as it waits for the one collective into which XLA combines those of
+  `real`. Without it XLA:CPU overwrote donated parameters early, and copied each of them first (jaxlib 0.10.2).
+- `serial` ties operands together before the collectives and results after them in the same way: through data, because
+  XLA:CPU drops optimization barriers before it schedules (jaxlib 0.10.2). It costs a copy of the operands.
+- A barrier stands beside every tie: GPU and TPU compilers keep it, and do not fuse across it, as they do not across a
+  collective.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+AXIS = "ranks"
+_Leaf = Callable[[jax.Array], jax.Array]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Operation:
+    """One collective on one operand.
+
+    Attributes:
+      real: The collective.
+      local: An operation of the same shapes and dtypes in which no rank talks.
+      pick: Elements of the operand that its collective of least size carries [ranks or 1].
+      place: (result of `local`, result of `real` on what `pick` gave) -> the former with the latter in it.
+    """
+
+    real: _Leaf
+    local: _Leaf
+    pick: _Leaf
+    place: Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class Communication:
+    """The collectives of one arm over the ranks of the mesh axis AXIS; for use inside shard_map.
+
+    Leaves of one call have one dtype. Sums and means keep shapes; the others work along axis 0.
+    """
+
+    def __init__(self, arm: str, num_ranks: int) -> None:
+        """Args:
+        arm: "real", "elided", "token" or "serial".
+        num_ranks: Ranks of the axis.
+        """
+        self.arm = arm
+        self.num_ranks = num_ranks
+
+    def all_reduce_sum(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """Sums over the ranks."""
+        return self._run(_Operation(lambda x: lax.psum(x, AXIS), _same, first, with_first), leaves)
+
+    def all_reduce_mean(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """Means over the ranks: the sum, then divided (as torch does; pmean multiplies by a reciprocal)."""
+        return [leaf / self.num_ranks for leaf in self.all_reduce_sum(leaves)]
+
+    def all_gather(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """[s, ...] of each rank to [ranks * s, ...]."""
+        n = self.num_ranks
+        operation = _Operation(
+            lambda x: lax.all_gather(x, AXIS, tiled=True),
+            lambda x: jnp.tile(x, (n,) + (1,) * (x.ndim - 1)),
+            first,
+            self._with_chunks,
+        )
+        return self._run(operation, leaves)
+
+    def reduce_scatter(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """[ranks * s, ...] to this rank's part of the sum, [s, ...]."""
+        operation = _Operation(
+            lambda x: lax.psum_scatter(x, AXIS, scatter_dimension=0, tiled=True), self._own, self._chunks, with_first
+        )
+        return self._run(operation, leaves)
+
+    def all_to_all(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """[ranks * s, ...]: part i goes to rank i; comes back in the order of the senders."""
+        operation = _Operation(
+            lambda x: lax.all_to_all(x, AXIS, split_axis=0, concat_axis=0, tiled=True),
+            _same,
+            self._chunks,
+            self._with_chunks,
+        )
+        return self._run(operation, leaves)
+
+    def ppermute(self, leaves: Sequence[jax.Array], pairs: Sequence[tuple[int, int]]) -> list[jax.Array]:
+        """Each source's leaf to its destination; zeros where there is no source."""
+        return self._run(_Operation(lambda x: lax.ppermute(x, AXIS, list(pairs)), _same, first, with_first), leaves)
+
+    def after(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """Under `serial` the leaves, none of which is there before all are: what is computed beside a collective's
+        operand is then done before the collective. In every other arm the leaves as they are.
+        """
+        return tied(leaves) if self.arm == "serial" else list(leaves)
+
+    def _run(self, operation: _Operation, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        match self.arm:
+            case "real":
+                return [operation.real(leaf) for leaf in leaves]
+            case "elided":
+                return [operation.local(leaf) for leaf in tied(leaves)]
+            case "serial":
+                return tied([operation.real(leaf) for leaf in tied(leaves)])
+            case "token":
+                leaves = list(lax.optimization_barrier(tuple(leaves)))
+                tokens = [operation.real(operation.pick(leaf)) for leaf in leaves]
+                local = [operation.local(leaf) for leaf in leaves]
+                placed = [operation.place(leaf, token) for leaf, token in zip(local, tokens, strict=True)]
+                return list(lax.optimization_barrier(tuple(placed)))
+        raise ValueError(f"no training step has the communication arm {self.arm!r}")
+
+    def _chunks(self, x: jax.Array) -> jax.Array:
+        """First element of what goes to each rank."""
+        return x.reshape(self.num_ranks, -1)[:, 0]
+
+    def _with_chunks(self, x: jax.Array, elements: jax.Array) -> jax.Array:
+        """`elements` in the place of the first element from each rank."""
+        flat = x.reshape(self.num_ranks, -1)
+        return lax.dynamic_update_slice(flat, elements[:, None], (0, 0)).reshape(x.shape)
+
+    def _own(self, x: jax.Array) -> jax.Array:
+        size = x.shape[0] // self.num_ranks
+        return lax.dynamic_slice_in_dim(x, lax.axis_index(AXIS) * size, size)
+
+
+def tied(leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    """The leaves with the values that they have, none of them there before all are.
+
+    The first elements go through one sort by position: it moves nothing, and the compiler neither sees this nor fuses a
+    sort with what stands around it.
+    """
+    given: tuple[jax.Array, ...] = tuple(leaves)
+    if len(given) > 1:
+        firsts = jnp.concatenate([first(leaf) for leaf in given])
+        _, firsts = lax.sort((lax.iota(jnp.int32, len(given)), firsts), num_keys=1, is_stable=False)
+        given = tuple(with_first(leaf, firsts[i : i + 1]) for i, leaf in enumerate(given))
+    return list(lax.optimization_barrier(given))
+
+
+def _same(x: jax.Array) -> jax.Array:
+    return x
+
+
+def first(x: jax.Array) -> jax.Array:
+    """[1], the first element."""
+    return x.reshape(-1)[:1]
+
+
+def with_first(x: jax.Array, element: jax.Array) -> jax.Array:
+    """x with `element` [1] in the place of its first."""
+    return lax.dynamic_update_slice(x.reshape(-1), element, (0,)).reshape(x.shape)

@@ -1,0 +1,66 @@
+"""Strategies of JAX, for the parent process: imports no framework. Tried with jax 0.10.2."""
+
+from __future__ import annotations
+
+from xlacompare.frameworks import strategy
+from xlacompare.parallel import request, table
+
+NO_MESH = (
+    "JAX's strategies are programs over one mesh of all ranks' devices, which mpi4jax's separate JAX processes do not "
+    "form: choose the transport gloo, inprocess or nccl"
+)
+
+_MODES: dict[str, tuple[str, ...]] = {"gloo": ("process",), "inprocess": ("spmd",), "nccl": ("process", "spmd")}
+_COMPILERS = {
+    "compiled": "one jax.jit over the whole step of all ranks (forward, backward, collectives, optimizer), compiled "
+    "ahead of time; XLA combines and schedules the collectives",
+    "nofusion": "as compiled, with xla_disable_hlo_passes=fusion for this compilation",
+    "opt0": "as compiled, with xla_backend_optimization_level=0 for this compilation",
+}
+_COMMUNICATION = {
+    "real": "lax collectives inside shard_map",
+    "elided": "the local operation in the collective's place; the operands' first elements meet in one small sort, so "
+    "that what follows waits for all operands as it does for a combined collective",
+    "token": "the lax collective on the first element of each operand (of each part, where the operand is cut into a part "
+    "per rank), its result written into the local operation's result",
+    "serial": "as real; operands before the collectives, and results after them, are tied together through their first "
+    "elements (a small sort, and a copy of the operands), because XLA:CPU drops optimization barriers",
+    "alone": "a program of the schedule's collectives, each fed one element of the result before",
+    "alone_token": "as alone, on one element per operand (per part, where the operand is cut)",
+}
+
+STRATEGIES: dict[str, strategy.StrategySpec] = {
+    "dp": strategy.StrategySpec(
+        name="dp",
+        definition="shard_map over the ranks: each differentiates the mean loss of its rows; one lax.psum per gradient, "
+        "divided by the ranks, before the optax update; batch norm over the global batch",
+        modes=_MODES,
+        compilers=_COMPILERS,
+        communication=_COMMUNICATION,
+    ),
+}
+
+LACKS: dict[str, str] = {}
+
+
+def unsupported(asked: request.Request, transport: str, mode: str, workload: str) -> str | None:
+    """Why JAX cannot run this, or None where it can.
+
+    Args:
+      asked: The step.
+      transport: Name of a transport.
+      mode: "process" or "spmd".
+      workload: Name of a workload.
+    """
+    chosen = STRATEGIES.get(asked.strategy)
+    if chosen is None:
+        return LACKS.get(asked.strategy, f"JAX has no strategy {asked.strategy!r}")
+    if transport == "mpi":
+        return NO_MESH
+    if mode not in chosen.modes.get(transport, ()):
+        return f"JAX runs {asked.strategy} over {', '.join(chosen.modes)}, not over {transport} in mode {mode!r}"
+    if asked.compiler not in chosen.compilers:
+        return f"JAX has no compiler arm {asked.compiler!r} for {asked.strategy}"
+    if workload == "convnet":
+        return "batch norm over the global batch is not written yet"
+    return table.unsupported(asked.strategy, asked.communication, workload)

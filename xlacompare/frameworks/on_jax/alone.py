@@ -78,7 +78,7 @@ class Step:
         """One rank's part."""
         last, *operands = state
         for i, item in enumerate(self._items):
-            operands[i] = tuple(communicate.with_first(x, last.astype(x.dtype)) for x in operands[i])
+            operands[i] = tuple(_after(x, last.astype(x.dtype)) for x in operands[i])
             results = self._run(item, operands[i])
             last = sum(communicate.first(result).astype(jnp.float32) for result in results)
         return last, *operands
@@ -99,6 +99,11 @@ class Step:
             case "collective-permute":
                 return self._communication.ppermute(operands, item.pairs)
         raise errors.UnsupportedError(f"jax.lax has no call for {item.opcode} {item.reduction} alone")
+
+
+def _after(x: jax.Array, last: jax.Array) -> jax.Array:
+    """x, not there before `last` [1] is. One element must stay its own: XLA merges collectives of equal operands."""
+    return x + last if x.size == 1 else communicate.with_first(x, last)
 
 
 def _operands(item: LoweredCollective, num_ranks: int, least: bool) -> tuple[Any, list[int]]:

@@ -2,12 +2,12 @@
 
 How each arm is made, here:
 
-- `elided` and `token` put the local operation in the collective's place. Elements of each operand still meet those of
-  the others in one small sort (`elided`) or in a collective of one element per operand (`token`), and come back into the
-  operands: what follows waits for all operands, as it waits for the one collective into which XLA combines those of
-  `real`. Without it XLA:CPU overwrote donated parameters early, and copied each of them first (jaxlib 0.10.2).
-- `serial` ties operands together before the collectives and results after them in the same way: through data, because
-  XLA:CPU drops optimization barriers before it schedules (jaxlib 0.10.2). It costs a copy of the operands.
+- `elided` and `token` put the local operation in the collective's place. First elements of all operands still meet, in
+  one small sort (`elided`) or in a collective of one element per operand (`token`), and go back into the operands: what
+  follows waits for all of them, as it waits for the one collective into which XLA combines those of `real`. Without it
+  XLA:CPU made other copies of donated parameters and fused across the gap (jaxlib 0.10.2).
+- `serial` ties operands together before the collectives, and results after them, in the same way: through data, because
+  XLA:CPU drops optimization barriers before it fuses and schedules (jaxlib 0.10.2). Elements are written in place.
 - A barrier stands beside every tie: GPU and TPU compilers keep it, and do not fuse across it, as they do not across a
   collective.
 """
@@ -151,10 +151,10 @@ def _same(x: jax.Array) -> jax.Array:
 
 
 def first(x: jax.Array) -> jax.Array:
-    """[1], the first element."""
-    return x.reshape(-1)[:1]
+    """[1], the first element; without a reshape of the whole, which may copy it into another layout."""
+    return lax.slice(x, (0,) * x.ndim, (1,) * x.ndim).reshape(1)
 
 
 def with_first(x: jax.Array, element: jax.Array) -> jax.Array:
     """x with `element` [1] in the place of its first."""
-    return lax.dynamic_update_slice(x.reshape(-1), element, (0,)).reshape(x.shape)
+    return lax.dynamic_update_slice(x, element.reshape((1,) * x.ndim), (0,) * x.ndim)

@@ -213,6 +213,7 @@ def host_state(
 
 
 def host_batch(batch: spec.Arrays, precision: layers.Precision) -> spec.Arrays:
+    """A batch on the host; floats in the parameters' dtype."""
     return {name: _host(array, precision) for name, array in batch.items()}
 
 

@@ -19,12 +19,12 @@ _COMPILERS = {
 }
 _COMMUNICATION = {
     "real": "lax collectives inside shard_map",
-    "elided": "the local operation in the collective's place; the operands' first elements meet in one small sort, so "
-    "that what follows waits for all operands as it does for a combined collective",
-    "token": "the lax collective on the first element of each operand (of each part, where the operand is cut into a part "
+    "elided": "the local operation in the collective's place; first elements of the operands meet in one small sort, so "
+    "that what follows waits for all operands, as it does for a combined collective",
+    "token": "the lax collective on the first element of each operand (of each part, where the operand is cut into one "
     "per rank), its result written into the local operation's result",
     "serial": "as real; operands before the collectives, and results after them, are tied together through their first "
-    "elements (a small sort, and a copy of the operands), because XLA:CPU drops optimization barriers",
+    "elements in a small sort, because XLA:CPU drops optimization barriers",
     "alone": "a program of the schedule's collectives, each fed one element of the result before",
     "alone_token": "as alone, on one element per operand (per part, where the operand is cut)",
 }
@@ -32,8 +32,8 @@ _COMMUNICATION = {
 STRATEGIES: dict[str, strategy.StrategySpec] = {
     "dp": strategy.StrategySpec(
         name="dp",
-        definition="shard_map over the ranks: each differentiates the mean loss of its rows; one lax.psum per gradient, "
-        "divided by the ranks, before the optax update; batch norm over the global batch",
+        definition="shard_map over the ranks: each differentiates the mean loss of its rows; one lax.psum per gradient, then "
+        "divided by their number, before the optax update; batch norm over the global batch",
         modes=_MODES,
         compilers=_COMPILERS,
         communication=_COMMUNICATION,

@@ -3,7 +3,7 @@
 How each arm is made, here:
 
 - `elided` and `token` put the local operation in the collective's place. First elements of all operands still meet, in
-  one small sort (`elided`) or in a collective of one element per operand (`token`), and go back into the operands: what
+  one small sort (`elided`) or in a collective of one element per operand (`token`), and go into the results: what
   follows waits for all of them, as it waits for the one collective into which XLA combines those of `real`. Without it
   XLA:CPU made other copies of donated parameters and fused across the gap (jaxlib 0.10.2).
 - `serial` ties operands together before the collectives, and results after them, in the same way: through data, because
@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
+
+from xlacompare.parallel import arms
 
 AXIS = "ranks"
 _Leaf = Callable[[jax.Array], jax.Array]
@@ -58,14 +60,34 @@ class Communication:
 
     def all_reduce_sum(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """Sums over the ranks."""
-        return self._run(_Operation(lambda x: lax.psum(x, AXIS), _same, first, with_first), leaves)
+        return self._run(_Operation(_psum, _same, first, with_first), leaves)
 
     def all_reduce_mean(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """Means over the ranks: the sum, then divided (as torch does; pmean multiplies by a reciprocal)."""
-        return [leaf / self.num_ranks for leaf in self.all_reduce_sum(leaves)]
+        n = self.num_ranks
+        operation = _Operation(_psum, _same, first, lambda x, element: with_first(x, element / n))
+        found = self._run(operation, leaves)
+        return [leaf / n for leaf in found] if self.arm in arms.EXACT else found
 
-    def all_gather(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
-        """[s, ...] of each rank to [ranks * s, ...]."""
+    def mean_across(self, x: jax.Array) -> jax.Array:
+        """Mean over the ranks of a value inside the forward pass, each of which then has a loss of its own that counts
+        1 / ranks. What a rank's value does to the losses of all ranks comes back the same way: a mean of cotangents.
+        """
+
+        @jax.custom_vjp
+        def mean(x: jax.Array) -> jax.Array:
+            return self.all_reduce_mean([x])[0]
+
+        mean.defvjp(lambda x: (mean(x), None), lambda _, cotangent: (self.all_reduce_mean([cotangent])[0],))
+        return mean(x)
+
+    def all_gather(self, leaves: Sequence[jax.Array], computed: bool = True) -> list[jax.Array]:
+        """[s, ...] of each rank to [ranks * s, ...].
+
+        Args:
+          leaves: One per gather.
+          computed: False for arguments of the program: no compute comes before, for which `serial` would have to wait.
+        """
         n = self.num_ranks
         operation = _Operation(
             lambda x: lax.all_gather(x, AXIS, tiled=True),
@@ -73,7 +95,7 @@ class Communication:
             first,
             self._with_chunks,
         )
-        return self._run(operation, leaves)
+        return self._run(operation, leaves, computed)
 
     def reduce_scatter(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """[ranks * s, ...] to this rank's part of the sum, [s, ...]."""
@@ -102,14 +124,14 @@ class Communication:
         """
         return tied(leaves) if self.arm == "serial" else list(leaves)
 
-    def _run(self, operation: _Operation, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+    def _run(self, operation: _Operation, leaves: Sequence[jax.Array], computed: bool = True) -> list[jax.Array]:
         match self.arm:
             case "real":
                 return [operation.real(leaf) for leaf in leaves]
             case "elided":
-                return [operation.local(leaf) for leaf in tied(leaves)]
+                return tied([operation.local(leaf) for leaf in leaves])
             case "serial":
-                return tied([operation.real(leaf) for leaf in tied(leaves)])
+                return tied([operation.real(leaf) for leaf in (tied(leaves) if computed else leaves)])
             case "token":
                 leaves = list(lax.optimization_barrier(tuple(leaves)))
                 tokens = [operation.real(operation.pick(leaf)) for leaf in leaves]
@@ -138,12 +160,14 @@ def tied(leaves: Sequence[jax.Array]) -> list[jax.Array]:
     The first elements go through one sort by position: it moves nothing, and the compiler neither sees this nor fuses a
     sort with what stands around it.
     """
-    given: tuple[jax.Array, ...] = tuple(leaves)
-    if len(given) > 1:
-        firsts = jnp.concatenate([first(leaf) for leaf in given])
-        _, firsts = lax.sort((lax.iota(jnp.int32, len(given)), firsts), num_keys=1, is_stable=False)
-        given = tuple(with_first(leaf, firsts[i : i + 1]) for i, leaf in enumerate(given))
-    return list(lax.optimization_barrier(given))
+    firsts = jnp.concatenate([first(leaf) for leaf in (*leaves, leaves[0])])  # two at least: a sort of one would go
+    _, firsts = lax.sort((lax.iota(jnp.int32, firsts.size), firsts), num_keys=1, is_stable=False)
+    placed = tuple(with_first(leaf, firsts[i : i + 1]) for i, leaf in enumerate(leaves))
+    return list(lax.optimization_barrier(placed))
+
+
+def _psum(x: jax.Array) -> jax.Array:
+    return lax.psum(x, AXIS)
 
 
 def _same(x: jax.Array) -> jax.Array:

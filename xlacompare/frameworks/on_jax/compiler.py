@@ -55,13 +55,18 @@ class Network:
       parameter_names, buffer_names: Neutral names in program order.
     """
 
-    def __init__(self, workload: spec.Workload, precision: layers.Precision) -> None:
-        """Call it inside the cell's `Scope`.
+    def __init__(
+        self,
+        workload: spec.Workload,
+        precision: layers.Precision,
+        adapt: Callable[[Any], Any] = models.as_defined,
+    ) -> None:
+        """Call it inside the cell's `Scope`. `adapt` is that of `models.abstract`.
 
         Raises:
           MismatchError: The model's tensors are not those of the workload.
         """
-        parts: Any = nnx.split(models.abstract(workload, precision), nnx.Param, nnx.BatchStat)
+        parts: Any = nnx.split(models.abstract(workload, precision, adapt), nnx.Param, nnx.BatchStat)
         self._graph, parameters, buffers = parts
         self.parameter_names = tuple(tensor.name for tensor in workload.parameters())
         self.buffer_names = tuple(tensor.name for tensor in workload.buffers())

@@ -7,6 +7,7 @@ statistics beside float64 parameters and offers an inexact variance by default (
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -49,11 +50,18 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int, precision: Precisi
     )
 
 
+def _alone(statistic: jax.Array) -> jax.Array:
+    return statistic
+
+
 class BatchNorm(nnx.Module):
     """Batch norm in training mode: biased two-pass variance, statistics in the parameters' dtype.
 
     y = (x - mean(x)) / sqrt(var(x) + eps) * scale + bias (Ioffe and Szegedy 2015); running = momentum * running +
     (1 - momentum) * batch, for the mean and the same biased variance.
+
+    Attributes:
+      across: Mean of a statistic over the ranks that share a batch, each of which has as many examples.
     """
 
     def __init__(self, width: int, eps: float, momentum: float, precision: Precision) -> None:
@@ -63,14 +71,15 @@ class BatchNorm(nnx.Module):
         self.var = nnx.BatchStat(jnp.ones(width, precision.parameter))
         self.eps = eps
         self.momentum = momentum
+        self.across: Callable[[jax.Array], jax.Array] = _alone
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """x [batch, height, width, channel], normalised over all but the last axis."""
         axes = tuple(range(x.ndim - 1))
         wide = x.astype(self.scale.dtype)
-        mean = jnp.mean(wide, axes)
+        mean = self.across(jnp.mean(wide, axes))
         centred = wide - mean
-        var = jnp.mean(jnp.square(centred), axes)
+        var = self.across(jnp.mean(jnp.square(centred), axes))
         self._track(self.mean, mean)
         self._track(self.var, var)
         y = centred * (jax.lax.rsqrt(var + self.eps) * self.scale[...]) + self.bias[...]

@@ -249,12 +249,24 @@ COMPOSED: dict[str, dict[str, str]] = {
 }
 
 
-def abstract(workload: spec.Workload, precision: layers.Precision) -> nnx.Module:
+def as_defined(model: nnx.Module) -> nnx.Module:
+    """The model, unchanged."""
+    return model
+
+
+def abstract(
+    workload: spec.Workload, precision: layers.Precision, adapt: Callable[[Any], Any] = as_defined
+) -> nnx.Module:
     """The model with shapes in place of arrays: nothing is initialised, nothing compiles.
+
+    Args:
+      workload: Which.
+      precision: Its dtypes.
+      adapt: Puts a strategy's own modules in the place of the model's; names of tensors stay.
 
     Raises:
       UnsupportedError: There is no Flax model for this workload.
     """
     if workload.name not in MODELS:
         raise errors.UnsupportedError(f"no Flax model for workload {workload.name!r}; known: {', '.join(MODELS)}")
-    return nnx.eval_shape(lambda: MODELS[workload.name](workload.config, precision, nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: adapt(MODELS[workload.name](workload.config, precision, nnx.Rngs(0))))

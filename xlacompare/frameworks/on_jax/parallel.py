@@ -18,6 +18,7 @@ from xlacompare.frameworks.on_jax import (
     communicate,
     compiler,
     framework,
+    fully_sharded,
     layers,
     optimizers,
     placement,
@@ -31,9 +32,8 @@ from xlacompare.parallel import arms, request, shards
 from xlacompare.workloads import spec
 
 PLANS: dict[str, Callable[[spec.Workload, layers.Precision, communicate.Communication], plans.Plan]] = {
-    "dp": lambda workload, precision, communication: plans.DataParallel(
-        compiler.Network(workload, precision), communication
-    ),
+    "dp": plans.DataParallel,
+    "fsdp": fully_sharded.FullySharded,
 }
 
 

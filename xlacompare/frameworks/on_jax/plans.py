@@ -6,9 +6,11 @@ from typing import Protocol
 
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import PartitionSpec
 
-from xlacompare.frameworks.on_jax import communicate, compiler, models
+from xlacompare.frameworks.on_jax import communicate, compiler, layers, models
+from xlacompare.workloads import spec
 
 Losses = tuple[jax.Array, compiler.Leaves, compiler.Leaves]  # loss, updated buffers, gradients
 
@@ -41,8 +43,10 @@ class Plan(Protocol):
 class DataParallel:
     """`dp`: the batch is split, one mean of all gradients after the backward pass; see `Plan`."""
 
-    def __init__(self, network: compiler.Network, communication: communicate.Communication) -> None:
-        self.network = network
+    def __init__(
+        self, workload: spec.Workload, precision: layers.Precision, communication: communicate.Communication
+    ) -> None:
+        self.network = compiler.Network(workload, precision, lambda model: with_global_norms(model, communication))
         self._communication = communication
 
     def parts(self, name: str, whole: np.ndarray) -> np.ndarray | None:
@@ -62,3 +66,11 @@ class DataParallel:
         local = jax.value_and_grad(self.network.loss, has_aux=True)
         (loss, buffers), gradients = local(parameters, buffers, batch)
         return loss, buffers, tuple(self._communication.all_reduce_mean(gradients))
+
+
+def with_global_norms(model: nnx.Module, communication: communicate.Communication) -> nnx.Module:
+    """The model with batch norm over the batch of all ranks."""
+    for _, module in nnx.iter_modules(model):
+        if isinstance(module, layers.BatchNorm):
+            module.across = communication.mean_across
+    return model

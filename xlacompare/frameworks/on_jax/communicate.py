@@ -160,9 +160,13 @@ def tied(leaves: Sequence[jax.Array]) -> list[jax.Array]:
     The first elements go through one sort by position: it moves nothing, and the compiler neither sees this nor fuses a
     sort with what stands around it.
     """
-    firsts = jnp.concatenate([first(leaf) for leaf in (*leaves, leaves[0])])  # two at least: a sort of one would go
-    _, firsts = lax.sort((lax.iota(jnp.int32, firsts.size), firsts), num_keys=1, is_stable=False)
-    placed = tuple(with_first(leaf, firsts[i : i + 1]) for i, leaf in enumerate(leaves))
+    given = [first(leaf) for leaf in (*leaves, leaves[0])]  # two at least: XLA drops a sort of one
+    dtypes = list(dict.fromkeys(element.dtype for element in given))
+    # One row per dtype, all of one length, so that one sort takes them all.
+    rows = [jnp.concatenate([element.astype(dtype) for element in given]) for dtype in dtypes]
+    _, *rows = lax.sort((lax.iota(jnp.int32, len(given)), *rows), num_keys=1, is_stable=False)
+    sorted_rows = dict(zip(dtypes, rows, strict=True))
+    placed = tuple(with_first(leaf, sorted_rows[leaf.dtype][i : i + 1]) for i, leaf in enumerate(leaves))
     return list(lax.optimization_barrier(placed))
 
 

@@ -18,9 +18,9 @@ class FullySharded:
     """Every tensor flat, in equal parts, the last padded with zeros: one rule for all shapes. Where axis 0 divides it
     is the split along axis 0, since rows lie one after the other.
 
-    Parameters are gathered once a step, each on its own, so that the compiler may gather those of a later layer while an
-    earlier one computes. They are not gathered again for the backward pass: XLA would merge the second gather with the
-    first.
+    Parameters are gathered once a step, each on its own, so that the compiler may gather those of a later layer while
+    an earlier one computes. They are not gathered again for the backward pass: XLA would merge the second gather with
+    the first.
     """
 
     def __init__(

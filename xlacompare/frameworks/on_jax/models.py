@@ -167,15 +167,19 @@ class Attention(nnx.Module):
 
     def __call__(self, x: jax.Array, batch: Batch, name: str) -> jax.Array:
         """x [batch, length, width]; `name` is the own neutral name, its mask [batch, heads, length, length]."""
-        size, length, width = x.shape
+        return self.out(self.mix(self.qkv(x), batch, name))
+
+    def mix(self, qkv: jax.Array, batch: Batch, name: str) -> jax.Array:
+        """[batch, length, 3 * width] to [batch, length, width], with the width of the heads that are there."""
+        size, length, width = *qkv.shape[:2], qkv.shape[2] // 3
         query, key, value = (
-            part.reshape(size, length, self.heads, width // self.heads) for part in jnp.split(self.qkv(x), 3, axis=-1)
+            part.reshape(size, length, self.heads, width // self.heads) for part in jnp.split(qkv, 3, axis=-1)
         )
         scores = jnp.einsum("bqhd,bkhd->bhqk", query, key) * (width // self.heads) ** -0.5
         scores = jnp.where(_causal(length), scores.astype(self.statistic), -jnp.inf)
-        probabilities = _masked(jax.nn.softmax(scores).astype(x.dtype), batch, name)
+        probabilities = _masked(jax.nn.softmax(scores).astype(qkv.dtype), batch, name)
         mixed = jnp.einsum("bhqk,bkhd->bqhd", probabilities, value)
-        return self.out(mixed.reshape(size, length, width))
+        return mixed.reshape(size, length, width)
 
 
 class Feedforward(nnx.Module):

@@ -27,6 +27,7 @@ from xlacompare.frameworks.on_jax import (
     staging,
     steps,
     strategies,
+    tensor_parallel,
 )
 from xlacompare.parallel import arms, request, shards
 from xlacompare.workloads import spec
@@ -34,6 +35,7 @@ from xlacompare.workloads import spec
 PLANS: dict[str, Callable[[spec.Workload, layers.Precision, communicate.Communication], plans.Plan]] = {
     "dp": plans.DataParallel,
     "fsdp": fully_sharded.FullySharded,
+    "tp": tensor_parallel.TensorParallel,
 }
 
 

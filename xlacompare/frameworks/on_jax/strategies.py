@@ -24,8 +24,8 @@ _COMPILERS = {
 }
 _COMMUNICATION = {
     "real": "lax collectives inside shard_map",
-    "elided": "the local operation in the collective's place; first elements of the results meet in one small sort: what "
-    "follows waits for all of them, as for a combined collective",
+    "elided": "the local operation in the collective's place; first elements of the results meet in one small sort, so "
+    "that what follows waits for all of them, as for a combined collective",
     "token": "the lax collective on the first element of each operand (of each part, where the operand is cut into one "
     "per rank), its result written into the local operation's result",
     "serial": "as real; operands before the collectives, and results after them, are tied together through their first "
@@ -34,24 +34,20 @@ _COMMUNICATION = {
     "alone_token": "as alone, on one element per operand (per part, where the operand is cut)",
 }
 
+_DEFINITIONS = {
+    "dp": "shard_map over the ranks: each differentiates the mean loss of its rows; one lax.psum per gradient, the "
+    "division, the optax update; batch norm over the global batch",
+    "fsdp": "shard_map over the ranks: each tensor is kept flat and cut into equal parts (padded where it does not "
+    "divide); a lax.all_gather per parameter, kept until its gradient is there; a lax.psum_scatter per gradient; optax "
+    "on the parts; batch norm over the global batch",
+    "tp": "shard_map over the ranks: attention cut by heads, other blocks by columns then rows; a lax.psum of activations "
+    "per half block forward, and of their cotangents backward; embeddings, norms and the output layer are whole on "
+    "every rank (mlp: layers in pairs, one left over is whole)",
+}
+
 STRATEGIES: dict[str, strategy.StrategySpec] = {
-    "dp": strategy.StrategySpec(
-        name="dp",
-        definition="shard_map over the ranks: each differentiates the mean loss of its rows; one lax.psum per gradient, a "
-        "division, the optax update; batch norm over the global batch",
-        modes=_MODES,
-        compilers=_COMPILERS,
-        communication=_COMMUNICATION,
-    ),
-    "fsdp": strategy.StrategySpec(
-        name="fsdp",
-        definition="shard_map over the ranks: each tensor is kept flat, cut into equal parts (padded where it does not "
-        "divide); a lax.all_gather per parameter, kept until its gradient is there; a lax.psum_scatter per gradient; optax "
-        "on the parts; batch norm over the global batch",
-        modes=_MODES,
-        compilers=_COMPILERS,
-        communication=_COMMUNICATION,
-    ),
+    name: strategy.StrategySpec(name, definition, _MODES, _COMPILERS, _COMMUNICATION)
+    for name, definition in _DEFINITIONS.items()
 }
 
 LACKS: dict[str, str] = {}

@@ -40,8 +40,8 @@ _DEFINITIONS = {
     "fsdp": "shard_map over the ranks: each tensor is kept flat and cut into equal parts (padded where it does not "
     "divide); a lax.all_gather per parameter, kept until its gradient is there; a lax.psum_scatter per gradient; optax "
     "on the parts; batch norm over the global batch",
-    "tp": "shard_map over the ranks: attention cut by heads, other blocks by columns then rows; a lax.psum of activations "
-    "per half block forward, and of their cotangents backward; embeddings, norms and the output layer are whole on "
+    "tp": "shard_map over the ranks: attention cut by heads, other blocks by columns, then rows; a lax.psum of "
+    "activations per half block forward, of their cotangents backward; embeddings, norms and the output layer are whole on "
     "every rank (mlp: layers in pairs, one left over is whole)",
 }
 

@@ -33,8 +33,8 @@ _TRANSFORMER = {
 
 
 class TensorParallel:
-    """The batch is whole on every rank, and so is what lies between the half blocks: embeddings, norms, the biases after
-    a sum, the output layer. Their gradients come out equal on all ranks, without communication.
+    """The batch is whole on every rank, and so is what lies between the half blocks: embeddings, norms, biases after a
+    sum, the output layer. Their gradients come out equal on all ranks, without communication.
     """
 
     def __init__(
@@ -91,10 +91,19 @@ class TensorParallel:
         return loss, buffers, gradients
 
 
-def half_block(communication: communicate.Communication, partial: Half, weights: Any, x: jax.Array) -> jax.Array:
+def half_block(
+    communication: communicate.Communication, partial: Half, weights: Any, x: jax.Array, constant: bool = False
+) -> jax.Array:
     """Sum over the ranks of `partial(weights, x)`; x is whole, and so is its cotangent: a sum on the way back.
 
     Under `serial` the gradients of the weights are done before this sum.
+
+    Args:
+      communication: Of the step.
+      partial: One rank's part.
+      weights: Its arguments.
+      x: Whole on every rank.
+      constant: Nobody asks for the gradient of x (a batch): nothing is computed or sent for it.
     """
 
     @jax.custom_vjp
@@ -107,6 +116,8 @@ def half_block(communication: communicate.Communication, partial: Half, weights:
 
     def backward(back: Any, cotangent: jax.Array) -> tuple[Any, jax.Array]:
         gradients, x = back(cotangent)
+        if constant:
+            return gradients, jnp.zeros_like(x)
         leaves, tree = jax.tree.flatten(gradients)
         x, *leaves = communication.after([x, *leaves])
         return jax.tree.unflatten(tree, leaves), communication.all_reduce_sum([x])[0]
@@ -168,20 +179,21 @@ class SplitMlp(nnx.Module):
         x = batch["inputs"].astype(self.compute)
         names = [*(f"layer{i}" for i in range(self.depth)), "head"]
         for first, second in zip(names[::2], names[1::2], strict=False):
-            x = _relu_unless_head(second, self._pair(getattr(self, first), getattr(self, second), x))
+            x = self._pair(getattr(self, first), getattr(self, second), x, first == names[0])
+            x = x if second == "head" else jax.nn.relu(x)
             tap(second, x)
         if len(names) % 2:
             x = self.head(x)
         tap("logits", x)
         return x
 
-    def _pair(self, first: nnx.Linear, second: nnx.Linear, x: jax.Array) -> jax.Array:
+    def _pair(self, first: nnx.Linear, second: nnx.Linear, x: jax.Array, constant: bool) -> jax.Array:
         def partial(weights: Any, x: jax.Array) -> jax.Array:
             own, other = weights
             return dense(jax.nn.relu(dense(x, *own)), other)
 
         weights = (weights_of(first), second.kernel[...])
-        summed = half_block(self.communication, partial, weights, x)
+        summed = half_block(self.communication, partial, weights, x, constant)
         return summed + second.bias[...].astype(summed.dtype)
 
 
@@ -216,10 +228,6 @@ def dense(x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None) -> jax
 def weights_of(linear: nnx.Linear) -> tuple[jax.Array, jax.Array]:
     """Kernel and bias."""
     return linear.kernel[...], linear.bias[...]
-
-
-def _relu_unless_head(name: str, x: jax.Array) -> jax.Array:
-    return x if name == "head" else jax.nn.relu(x)
 
 
 def _cuts(workload: spec.Workload) -> dict[str, str]:

@@ -36,9 +36,11 @@ VARIANTS: dict[str, Callable[[], spec.Workload]] = {
     "mlp with adamw": lambda: workloads.load_workload("mlp", "tiny", 32, "adamw"),
     "mlp of 8": lambda: workloads.load_workload("mlp", "tiny", 8),
     "mlp of 32": lambda: workloads.load_workload("mlp", "tiny", 32),
+    "mlp of odd layers": lambda: _changed(workloads.load_workload("mlp", "tiny", 32), hidden=(33, 31)),
     "mlp of 1024": lambda: workloads.load_workload("mlp", "tiny", 1024),
     "convnet of 2 stages": lambda: _two_stages(),
     "transformer of 2": lambda: workloads.load_workload("transformer", "tiny", 2),
+    "transformer of 1 layer": lambda: _changed(workloads.load_workload("transformer", "tiny", 4), layers=1),
     "transformer without dropout": lambda: _changed(workloads.load_workload("transformer", "tiny", 2), dropout=0.0),
     "bottlenecks": lambda: _bottlenecks(),
 }

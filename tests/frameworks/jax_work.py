@@ -220,3 +220,10 @@ def ordered(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dic
             outputs[-1].block_until_ready()
             late += sum(not output.is_ready() for output in outputs)
     return {"late": late}
+
+
+def parallel(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dict[str, Any]:
+    """Training steps over the ranks; see `jax_parallel`."""
+    from tests.frameworks import jax_parallel  # only this work needs Flax and optax
+
+    return jax_parallel.answer(world, place, work)

@@ -41,8 +41,8 @@ _DEFINITIONS = {
     "divide); a lax.all_gather per parameter, kept until its gradient is there; a lax.psum_scatter per gradient; optax "
     "on the parts; batch norm over the global batch",
     "tp": "shard_map over the ranks: attention cut by heads, other blocks by columns, then rows; a lax.psum of "
-    "activations per half block forward, of their cotangents backward; embeddings, norms and the output layer are whole on "
-    "every rank (mlp: layers in pairs, one left over is whole)",
+    "activations per half block forward, of their cotangents backward; embeddings, norms and output layer are whole "
+    "on every rank (mlp: layers in pairs, one left over is whole)",
 }
 
 STRATEGIES: dict[str, strategy.StrategySpec] = {

@@ -106,18 +106,21 @@ def half_block(
       constant: Nobody asks for the gradient of x (a batch): nothing is computed or sent for it.
     """
 
+    def own(weights: Any, x: jax.Array) -> jax.Array:
+        return partial(weights, jax.lax.stop_gradient(x) if constant else x)
+
     @jax.custom_vjp
     def summed(weights: Any, x: jax.Array) -> jax.Array:
-        return communication.all_reduce_sum([partial(weights, x)])[0]
+        return communication.all_reduce_sum([own(weights, x)])[0]
 
     def forward(weights: Any, x: jax.Array) -> tuple[jax.Array, Any]:
-        y, back = jax.vjp(partial, weights, x)
+        y, back = jax.vjp(own, weights, x)
         return communication.all_reduce_sum([y])[0], back
 
     def backward(back: Any, cotangent: jax.Array) -> tuple[Any, jax.Array]:
         gradients, x = back(cotangent)
         if constant:
-            return gradients, jnp.zeros_like(x)
+            return gradients, x
         leaves, tree = jax.tree.flatten(gradients)
         x, *leaves = communication.after([x, *leaves])
         return jax.tree.unflatten(tree, leaves), communication.all_reduce_sum([x])[0]

@@ -1,0 +1,203 @@
+"""Training over JAX ranks: the same numbers as one device, programs that do what their arm says, faults that are seen.
+One world per number of ranks and transport serves all cases.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from typing import Any
+
+import pytest
+
+from tests.frameworks import jax_ranks
+from xlacompare.core import errors
+from xlacompare.frameworks.on_jax import strategies
+from xlacompare.parallel import arms, request, table
+
+TRAINING = tuple(arm for arm in arms.ARMS if arm not in arms.WITHOUT_COMPUTE)
+Case = dict[str, Any]
+
+
+def case(strategy: str, variant: str, **more: str) -> Case:
+    return {"strategy": strategy, "variant": variant, **more}
+
+
+def exact_cases(size: int) -> dict[str, Case]:
+    """What must have the numbers of one device."""
+    found = {}
+    for strategy in strategies.STRATEGIES:
+        for dtype in ("float64", "float32") if size == 2 else ("float64",):
+            found[f"{strategy}/mlp/{dtype}"] = case(strategy, "mlp of 32", dtype=dtype)
+        found[f"{strategy}/transformer"] = case(strategy, "transformer of 1 layer", dtype="float32")
+        if size == 2:
+            found[f"{strategy}/serial"] = case(strategy, "transformer of 1 layer", communication="serial")
+            found[f"{strategy}/opt0"] = case(strategy, "mlp of 32", compiler="opt0")
+    if size == 2:
+        found["fsdp/padded"] = case("fsdp", "mlp of odd layers", dtype="float64")
+        found["dp/convnet"] = case("dp", "convnet of 2 stages", dtype="float64")
+        found["dp/nofusion"] = case("dp", "mlp of 32", compiler="nofusion")
+        found["dp/bfloat16"] = case("dp", "mlp of 32", dtype="bfloat16")
+    return found
+
+
+FAULTS = {
+    "sum for mean": case("dp", "mlp with adamw", fault="sum for mean"),
+    "leaf forgotten": case("dp", "mlp of 32", fault="leaf forgotten"),
+    "shard twice": case("dp", "mlp of 32", fault="shard twice"),
+    "norm of one rank": case("dp", "convnet of 2 stages", fault="norm of one rank"),
+    "scatter reversed": case("fsdp", "mlp of 32", fault="scatter reversed"),
+    "padding in front": case("fsdp", "mlp of odd layers", fault="padding in front"),
+    "bias on every rank": case("tp", "mlp of 32", fault="bias on every rank"),
+    "columns for heads": case("tp", "transformer of 1 layer", fault="columns for heads"),
+    "no sum backward": case("tp", "transformer of 1 layer", fault="no sum backward"),
+}
+
+
+def arm_cases() -> dict[str, Case]:
+    """Every arm of every strategy; `real` first, whose collectives are the schedule of the last two."""
+    return {
+        f"{strategy}/{arm}": case(strategy, "mlp of 32", communication=arm)
+        for strategy in strategies.STRATEGIES
+        for arm in arms.ARMS
+    }
+
+
+@functools.cache
+def answers(transport: str, size: int) -> dict[str, Any]:
+    """What the ranks of a world said, of rank 0; the others must say the same of gate and programs."""
+    cases = exact_cases(size) if transport == "inprocess" else {"dp/real": arm_cases()["dp/real"]}
+    if size == 2:
+        cases |= (
+            (FAULTS | arm_cases())
+            if transport == "inprocess"
+            else {k: v for k, v in arm_cases().items() if k.startswith("fsdp")}
+        )
+    told = [answer["cases"] for answer in jax_ranks.start(transport, size, {"do": "parallel", "cases": cases}, 240)]
+    assert all(list(one) == list(cases) for one in told)
+    for other in told[1:]:
+        for name in cases:
+            assert other[name]["collectives"] == told[0][name]["collectives"]
+            assert other[name].get("passed") == told[0][name].get("passed")
+    return told[0]
+
+
+@pytest.mark.parametrize(("size", "name"), [(size, name) for size in (2, 4) for name in exact_cases(size)])
+def test_ranks_have_the_numbers_of_one_device(size: int, name: str) -> None:
+    found = answers("inprocess", size)[name]
+    assert found["passed"], found["message"]
+    assert found["kept"], "gradients() and reset() leave the initial state, bit by bit"
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_seen(name: str) -> None:
+    assert answers("inprocess", 2)[name]["message"].startswith("gate failed"), name
+
+
+def test_a_sum_for_a_mean_is_seen_by_the_gradients() -> None:
+    """adamw divides a gradient by its size: updates alone would not show it."""
+    assert "gradient" in answers("inprocess", 2)["sum for mean"]["message"]
+
+
+def test_gloo_has_the_numbers_of_one_device() -> None:
+    found = answers("gloo", 2)
+    assert found["dp/real"]["passed"], found["dp/real"]["message"]
+    assert found["fsdp/real"]["passed"], found["fsdp/real"]["message"]
+
+
+def products(program: dict[str, Any]) -> collections.Counter:
+    """Product -> times run."""
+    found: collections.Counter = collections.Counter()
+    for item in program["heavy"]:
+        found[item["opcode"], str(item["form"])] += item["count"]
+    return found
+
+
+WORLDS = [("inprocess", strategy) for strategy in strategies.STRATEGIES] + [("gloo", "fsdp")]
+
+
+@pytest.mark.parametrize(("transport", "strategy"), WORLDS)
+@pytest.mark.parametrize("arm", TRAINING)
+def test_every_arm_does_the_products_of_real(transport: str, strategy: str, arm: str) -> None:
+    found = answers(transport, 2)
+    real, other = found[f"{strategy}/real"], found[f"{strategy}/{arm}"]
+    assert products(other["program"]) == products(real["program"])
+    assert other["program"]["flops"] == real["work"]["flops"] > 0
+
+
+@pytest.mark.parametrize(("transport", "strategy"), WORLDS)
+@pytest.mark.parametrize("arm", ["elided", "token"])
+def test_arms_without_exact_values_stay_finite_and_train(transport: str, strategy: str, arm: str) -> None:
+    found = answers(transport, 2)[f"{strategy}/{arm}"]
+    assert found["finite"]
+    assert found["moved"]
+
+
+def brief(found: dict[str, Any]) -> list[tuple[Any, ...]]:
+    keys = ("opcode", "dtype", "operand_bytes", "result_bytes", "operands", "reduction", "groups", "pairs")
+    return [tuple(str(item[key]) for key in keys) for item in found["collectives"]]
+
+
+@pytest.mark.parametrize(("transport", "strategy"), WORLDS)
+def test_collectives_are_what_the_arm_says(transport: str, strategy: str) -> None:
+    found = {arm: answers(transport, 2)[f"{strategy}/{arm}"] for arm in arms.ARMS}
+    real = found["real"]["collectives"]
+    assert real
+    assert not found["elided"]["collectives"]
+    assert sorted(brief(found["serial"])) == sorted(brief(found["real"]))
+    assert brief(found["alone"]) == brief(found["real"])
+    for arm in ("token", "alone_token"):
+        small = found[arm]["collectives"]
+        assert collections.Counter((item["opcode"], item["operands"]) for item in small) == collections.Counter(
+            (item["opcode"], item["operands"]) for item in real
+        )
+        for item in small:
+            cut = 2 if item["opcode"] == "reduce-scatter" else 1  # an element for each of two ranks
+            assert item["operand_bytes"] == 4 * cut * item["operands"], (arm, item)
+    for arm in arms.WITHOUT_COMPUTE:
+        assert found[arm]["program"]["flops"] == 0
+
+
+def test_what_a_strategy_sends() -> None:
+    """From the shapes: dp every gradient; fsdp every parameter, half here and half there; tp activations."""
+    found = answers("inprocess", 2)
+    total = 4 * sum(int(count) for count in (64 * 512 + 512, 512 * 512 + 512, 512 * 10 + 10))
+    sent: dict[tuple[str, str], int] = collections.Counter()
+    for strategy in strategies.STRATEGIES:
+        for item in found[f"{strategy}/real"]["collectives"]:
+            sent[strategy, item["opcode"]] += item["operand_bytes"]
+    assert sent == {
+        ("dp", "all-reduce"): total,
+        ("fsdp", "all-gather"): total // 2,
+        ("fsdp", "reduce-scatter"): total,
+        ("tp", "all-reduce"): 4 * 32 * 512,
+    }
+
+
+def asked(strategy: str, **more: Any) -> request.Request:
+    return request.Request(strategy, more.get("communication", "real"), more.get("compiler", "compiled"), "float32", 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "place", "workload", "says"),
+    [
+        (asked("dp"), ("mpi", "process"), "mlp", "one mesh"),
+        (asked("dp"), ("gloo", "spmd"), "mlp", "mode 'spmd'"),
+        (asked("dp", compiler="lazy"), ("gloo", "process"), "mlp", "'lazy'"),
+        (asked("dp", communication="serial"), ("gloo", "process"), "convnet", "batch norm"),
+        (asked("tp"), ("gloo", "process"), "convnet", "not for convnet"),
+    ],
+)
+def test_what_cannot_be_done_has_a_reason(given: Any, place: tuple[str, str], workload: str, says: str) -> None:
+    assert says in (strategies.unsupported(given, *place, workload) or "")
+
+
+def test_the_table_is_whole() -> None:
+    assert set(strategies.STRATEGIES) | set(strategies.LACKS) <= set(table.STRATEGIES)
+    for entry in strategies.STRATEGIES.values():
+        assert set(entry.communication) == set(arms.ARMS)
+        for transport, modes in entry.modes.items():
+            given = asked(entry.name, compiler=next(iter(entry.compilers)))
+            assert strategies.unsupported(given, transport, modes[0], "mlp") is None
+    with pytest.raises(errors.BadInputError, match="known"):
+        strategies.unsupported(asked("dp", communication="loud"), "gloo", "process", "mlp")

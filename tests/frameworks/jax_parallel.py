@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from tests.frameworks import cases
+from xlacompare.core import census
 from xlacompare.frameworks import gate, ranks
 from xlacompare.frameworks.on_jax import communicate, framework, fully_sharded, parallel, tensor_parallel
 from xlacompare.graph import hlo_census, reading
@@ -43,12 +44,20 @@ def _case(world: ranks.Ranks, fields: dict[str, Any], schedules: dict[str, Any])
     else:
         found["work"] = step.work().census.to_dict()
     found["compiles"] = world.compile_count() - before
-    text = step.communications()["text"]
-    collectives = hlo_census.collectives(text)
+    said = step.communications()
+    if "text" in said:
+        collectives = hlo_census.collectives(said["text"])
+        counted = reading.count_hlo(said["text"])
+        found["program"] = {key: value for key, value in counted.items() if key not in SPARE}
+    else:
+        collectives = [census.LoweredCollective.from_dict(item) for item in said["ops"]]
+        found["program"] = found.get("work", {"flops": 0, "heavy": []})
+        if arm in arms.WITHOUT_COMPUTE:
+            texts = [one.communications()["text"] for one in step._steps]
+            found["parsed"] = [item.to_dict() for text in texts for item in hlo_census.collectives(text)]
     if arm == "real":
         schedules[strategy] = collectives
     found["collectives"] = [item.to_dict() for item in collectives]
-    found["program"] = {key: value for key, value in reading.count_hlo(text).to_dict().items() if key not in SPARE}
     step.close()
     return found
 

@@ -16,6 +16,7 @@ from xlacompare.frameworks.on_jax import strategies
 from xlacompare.parallel import arms, request, table
 
 TRAINING = tuple(arm for arm in arms.ARMS if arm not in arms.WITHOUT_COMPUTE)
+DEADLINE_S = 600  # of a world, which takes a tenth of it where nobody else computes
 Case = dict[str, Any]
 
 
@@ -27,17 +28,18 @@ def exact_cases(size: int) -> dict[str, Case]:
     """What must have the numbers of one device."""
     found = {}
     for strategy in strategies.STRATEGIES:
-        for dtype in ("float64", "float32") if size == 2 else ("float64",):
-            found[f"{strategy}/mlp/{dtype}"] = case(strategy, "mlp of 32", dtype=dtype)
-        found[f"{strategy}/transformer"] = case(strategy, "transformer of 1 layer", dtype="float32")
+        found[f"{strategy}/mlp"] = case(strategy, "mlp of 32", dtype="float64")
         if size == 2:
-            found[f"{strategy}/serial"] = case(strategy, "transformer of 1 layer", communication="serial")
-            found[f"{strategy}/opt0"] = case(strategy, "mlp of 32", compiler="opt0")
+            found[f"{strategy}/serial transformer"] = case(
+                strategy, "transformer of 1 layer", communication="serial", dtype="float32"
+            )
     if size == 2:
         found["fsdp/padded"] = case("fsdp", "mlp of odd layers", dtype="float64")
         found["dp/convnet"] = case("dp", "convnet of 2 stages", dtype="float64")
         found["dp/nofusion"] = case("dp", "mlp of 32", compiler="nofusion")
-        found["dp/bfloat16"] = case("dp", "mlp of 32", dtype="bfloat16")
+        found["tp/bfloat16"] = case("tp", "mlp of 32", dtype="bfloat16")
+    else:
+        found["tp/transformer"] = case("tp", "transformer of 1 layer", dtype="float32")
     return found
 
 
@@ -54,26 +56,27 @@ FAULTS = {
 }
 
 
-def arm_cases() -> dict[str, Case]:
-    """Every arm of every strategy; `real` first, whose collectives are the schedule of the last two."""
+def arm_cases(strategy: str, compiler: str = "compiled") -> dict[str, Case]:
+    """Every arm of a strategy; `real` first, whose collectives are the schedule of the last two."""
     return {
-        f"{strategy}/{arm}": case(strategy, "mlp of 32", communication=arm)
-        for strategy in strategies.STRATEGIES
+        f"{strategy}/{compiler}/{arm}": case(strategy, "mlp of 32", communication=arm, compiler=compiler)
         for arm in arms.ARMS
     }
+
+
+def cases_of(transport: str, size: int) -> dict[str, Case]:
+    """All that a world is asked."""
+    if transport == "gloo":
+        eager = {f"{strategy}/eager/real": case(strategy, "mlp of 32", compiler="eager") for strategy in ("dp", "tp")}
+        return arm_cases("fsdp") | arm_cases("fsdp", "eager") | eager
+    return exact_cases(size) | ((FAULTS | arm_cases("dp") | arm_cases("fsdp") | arm_cases("tp")) if size == 2 else {})
 
 
 @functools.cache
 def answers(transport: str, size: int) -> dict[str, Any]:
     """What the ranks of a world said, of rank 0; the others must say the same of gate and programs."""
-    cases = exact_cases(size) if transport == "inprocess" else {"dp/real": arm_cases()["dp/real"]}
-    if size == 2:
-        cases |= (
-            (FAULTS | arm_cases())
-            if transport == "inprocess"
-            else {k: v for k, v in arm_cases().items() if k.startswith("fsdp")}
-        )
-    told = [answer["cases"] for answer in jax_ranks.start(transport, size, {"do": "parallel", "cases": cases}, 240)]
+    cases = cases_of(transport, size)
+    told = [a["cases"] for a in jax_ranks.start(transport, size, {"do": "parallel", "cases": cases}, DEADLINE_S)]
     assert all(list(one) == list(cases) for one in told)
     for other in told[1:]:
         for name in cases:
@@ -100,9 +103,12 @@ def test_a_sum_for_a_mean_is_seen_by_the_gradients() -> None:
 
 
 def test_gloo_has_the_numbers_of_one_device() -> None:
-    found = answers("gloo", 2)
-    assert found["dp/real"]["passed"], found["dp/real"]["message"]
-    assert found["fsdp/real"]["passed"], found["fsdp/real"]["message"]
+    """Compiled as one program, and op by op with a program per collective."""
+    found = {name: item for name, item in answers("gloo", 2).items() if name.endswith(("/real", "/serial"))}
+    assert {name.partition("/serial")[0].partition("/real")[0] for name in found} == {
+        *("fsdp/compiled", "fsdp/eager", "dp/eager", "tp/eager")
+    }
+    assert {name: item["message"] for name, item in found.items() if not item["passed"]} == {}
 
 
 def products(program: dict[str, Any]) -> collections.Counter:
@@ -113,7 +119,10 @@ def products(program: dict[str, Any]) -> collections.Counter:
     return found
 
 
-WORLDS = [("inprocess", strategy) for strategy in strategies.STRATEGIES] + [("gloo", "fsdp")]
+WORLDS = [
+    *(("inprocess", f"{strategy}/compiled") for strategy in strategies.STRATEGIES),
+    *(("gloo", f"fsdp/{compiler}") for compiler in ("compiled", "eager")),
+]
 
 
 @pytest.mark.parametrize(("transport", "strategy"), WORLDS)
@@ -146,6 +155,9 @@ def test_collectives_are_what_the_arm_says(transport: str, strategy: str) -> Non
     assert not found["elided"]["collectives"]
     assert sorted(brief(found["serial"])) == sorted(brief(found["real"]))
     assert brief(found["alone"]) == brief(found["real"])
+    for arm in arms.WITHOUT_COMPUTE:
+        if "parsed" in found[arm]:  # a program per collective
+            assert brief({"collectives": found[arm]["parsed"]}) == brief(found[arm])
     for arm in ("token", "alone_token"):
         small = found[arm]["collectives"]
         assert collections.Counter((item["opcode"], item["operands"]) for item in small) == collections.Counter(
@@ -164,7 +176,7 @@ def test_what_a_strategy_sends() -> None:
     total = 4 * sum(int(count) for count in (64 * 512 + 512, 512 * 512 + 512, 512 * 10 + 10))
     sent: dict[tuple[str, str], int] = collections.Counter()
     for strategy in strategies.STRATEGIES:
-        for item in found[f"{strategy}/real"]["collectives"]:
+        for item in found[f"{strategy}/compiled/real"]["collectives"]:
             sent[strategy, item["opcode"]] += item["operand_bytes"]
     assert sent == {
         ("dp", "all-reduce"): total,
@@ -183,6 +195,7 @@ def asked(strategy: str, **more: Any) -> request.Request:
     [
         (asked("dp"), ("mpi", "process"), "mlp", "one mesh"),
         (asked("dp"), ("gloo", "spmd"), "mlp", "mode 'spmd'"),
+        (asked("dp", compiler="eager"), ("inprocess", "spmd"), "mlp", "disable_jit"),
         (asked("dp", compiler="lazy"), ("gloo", "process"), "mlp", "'lazy'"),
         (asked("dp", communication="serial"), ("gloo", "process"), "convnet", "batch norm"),
         (asked("tp"), ("gloo", "process"), "convnet", "not for convnet"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -24,6 +25,10 @@ class Step:
 
     The operands are zeros and stay so. Each collective's operands get their first element from the results of the one
     before, so that XLA neither combines nor reorders them; this element is written in place, into donated memory.
+
+    Attributes:
+      items: The schedule, those in loops as often as they run.
+      built: What stands in the program for each.
     """
 
     def __init__(self, where: placement.Placement, asked: request.Request) -> None:
@@ -35,19 +40,23 @@ class Step:
           UnsupportedError: The schedule holds what a mesh of one axis has no call for.
         """
         n = where.num_ranks
-        self._items = [item for item in asked.schedule for _ in range(1 if item.trips is None else item.trips)]
+        self.items = [item for item in asked.schedule for _ in range(1 if item.trips is None else item.trips)]
         self._communication = communicate.Communication("real", n)
         least = asked.communication == "alone_token"
+        cut = [_operands(item, n, least) for item in self.items]
+        self.built = [
+            _built(item, sum(counts) * dtype.itemsize) for item, (dtype, counts) in zip(self.items, cut, strict=True)
+        ]
         self._scope = compiler.Scope(x64=True)
         with self._scope():
             self._state: Any = (where.put(np.zeros(n, np.float32), placement.PARTS),) + tuple(
                 tuple(where.put(np.zeros(n * count, dtype), placement.PARTS) for count in counts)
-                for dtype, counts in (_operands(item, n, least) for item in self._items)
+                for dtype, counts in cut
             )
             mapped = jax.shard_map(
                 self._body, mesh=where.mesh, in_specs=placement.PARTS, out_specs=placement.PARTS, check_vma=False
             )
-            options = compiler.COMPILER_OPTIONS[asked.compiler]
+            options = compiler.COMPILER_OPTIONS.get(asked.compiler, {})
             jitted = jax.jit(mapped, donate_argnums=(0,), compiler_options=options)
             _, self._executable, self.compile_times = staging.ahead_of_time(jitted, self._state)
         self._call: Any = self._executable
@@ -77,7 +86,7 @@ class Step:
     def _body(self, state: Any) -> Any:
         """One rank's part."""
         last, *operands = state
-        for i, item in enumerate(self._items):
+        for i, item in enumerate(self.items):
             operands[i] = tuple(_after(x, last.astype(x.dtype)) for x in operands[i])
             results = self._run(item, operands[i])
             last = sum(communicate.first(result).astype(jnp.float32) for result in results)
@@ -104,6 +113,12 @@ class Step:
 def _after(x: jax.Array, last: jax.Array) -> jax.Array:
     """x, not there before `last` [1] is. One element must stay its own: XLA merges collectives of equal operands."""
     return x + last if x.size == 1 else communicate.with_first(x, last)
+
+
+def _built(item: LoweredCollective, operand_bytes: int) -> LoweredCollective:
+    """The item with other operands; its result grows or shrinks as they do."""
+    result_bytes = item.result_bytes * operand_bytes // item.operand_bytes
+    return dataclasses.replace(item, operand_bytes=operand_bytes, result_bytes=result_bytes)
 
 
 def _operands(item: LoweredCollective, num_ranks: int, least: bool) -> tuple[Any, list[int]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,21 +26,24 @@ from xlacompare.parallel import arms
 
 AXIS = "ranks"
 _Leaf = Callable[[jax.Array], jax.Array]
+Rank = Callable[[], Any]
 
 
 @dataclasses.dataclass(frozen=True)
-class _Operation:
+class Operation:
     """One collective on one operand.
 
     Attributes:
+      name: XLA's opcode, and after a blank what else tells it from others.
       real: The collective.
-      local: An operation of the same shapes and dtypes in which no rank talks.
+      local: An operation of the same shapes and dtypes in which no rank talks; it may ask which rank it is.
       pick: Elements of the operand that its collective of least size carries [ranks or 1].
       place: (result of `local`, result of `real` on what `pick` gave) -> the former with the latter in it.
     """
 
+    name: str
     real: _Leaf
-    local: _Leaf
+    local: Callable[[jax.Array, Rank], jax.Array]
     pick: _Leaf
     place: Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -60,12 +64,12 @@ class Communication:
 
     def all_reduce_sum(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """Sums over the ranks."""
-        return self._run(_Operation(_psum, _same, first, with_first), leaves)
+        return self._run(Operation("all-reduce", _psum, _same, first, with_first), leaves)
 
     def all_reduce_mean(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """Means over the ranks: the sum, then divided (as torch does; pmean multiplies by a reciprocal)."""
         n = self.num_ranks
-        operation = _Operation(_psum, _same, first, lambda x, element: with_first(x, element / n))
+        operation = Operation("all-reduce mean", _psum, _same, first, lambda x, element: with_first(x, element / n))
         found = self._run(operation, leaves)
         return [leaf / n for leaf in found] if self.arm in arms.EXACT else found
 
@@ -89,9 +93,10 @@ class Communication:
           computed: False for arguments of the program: no compute comes before, for which `serial` would have to wait.
         """
         n = self.num_ranks
-        operation = _Operation(
+        operation = Operation(
+            "all-gather",
             lambda x: lax.all_gather(x, AXIS, tiled=True),
-            lambda x: jnp.tile(x, (n,) + (1,) * (x.ndim - 1)),
+            lambda x, _: jnp.tile(x, (n,) + (1,) * (x.ndim - 1)),
             first,
             self._with_chunks,
         )
@@ -99,14 +104,19 @@ class Communication:
 
     def reduce_scatter(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """[ranks * s, ...] to this rank's part of the sum, [s, ...]."""
-        operation = _Operation(
-            lambda x: lax.psum_scatter(x, AXIS, scatter_dimension=0, tiled=True), self._own, self._chunks, with_first
+        operation = Operation(
+            "reduce-scatter",
+            lambda x: lax.psum_scatter(x, AXIS, scatter_dimension=0, tiled=True),
+            self._own,
+            self._chunks,
+            with_first,
         )
         return self._run(operation, leaves)
 
     def all_to_all(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """[ranks * s, ...]: part i goes to rank i; comes back in the order of the senders."""
-        operation = _Operation(
+        operation = Operation(
+            "all-to-all",
             lambda x: lax.all_to_all(x, AXIS, split_axis=0, concat_axis=0, tiled=True),
             _same,
             self._chunks,
@@ -116,7 +126,10 @@ class Communication:
 
     def ppermute(self, leaves: Sequence[jax.Array], pairs: Sequence[tuple[int, int]]) -> list[jax.Array]:
         """Each source's leaf to its destination; zeros where there is no source."""
-        return self._run(_Operation(lambda x: lax.ppermute(x, AXIS, list(pairs)), _same, first, with_first), leaves)
+        operation = Operation(
+            f"collective-permute {tuple(pairs)}", lambda x: lax.ppermute(x, AXIS, list(pairs)), _same, first, with_first
+        )
+        return self._run(operation, leaves)
 
     def after(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """Under `serial` the leaves, none of which is there before all are: what is computed beside a collective's
@@ -124,18 +137,18 @@ class Communication:
         """
         return tied(leaves) if self.arm == "serial" else list(leaves)
 
-    def _run(self, operation: _Operation, leaves: Sequence[jax.Array], computed: bool = True) -> list[jax.Array]:
+    def _run(self, operation: Operation, leaves: Sequence[jax.Array], computed: bool = True) -> list[jax.Array]:
         match self.arm:
             case "real":
                 return [operation.real(leaf) for leaf in leaves]
             case "elided":
-                return tied([operation.local(leaf) for leaf in leaves])
+                return tied([operation.local(leaf, rank_of_mesh) for leaf in leaves])
             case "serial":
                 return tied([operation.real(leaf) for leaf in (tied(leaves) if computed else leaves)])
             case "token":
                 leaves = list(lax.optimization_barrier(tuple(leaves)))
                 tokens = [operation.real(operation.pick(leaf)) for leaf in leaves]
-                local = [operation.local(leaf) for leaf in leaves]
+                local = [operation.local(leaf, rank_of_mesh) for leaf in leaves]
                 placed = [operation.place(leaf, token) for leaf, token in zip(local, tokens, strict=True)]
                 return list(lax.optimization_barrier(tuple(placed)))
         raise ValueError(f"no training step has the communication arm {self.arm!r}")
@@ -149,9 +162,14 @@ class Communication:
         flat = x.reshape(self.num_ranks, -1)
         return lax.dynamic_update_slice(flat, elements[:, None], (0, 0)).reshape(x.shape)
 
-    def _own(self, x: jax.Array) -> jax.Array:
+    def _own(self, x: jax.Array, rank: Rank) -> jax.Array:
         size = x.shape[0] // self.num_ranks
-        return lax.dynamic_slice_in_dim(x, lax.axis_index(AXIS) * size, size)
+        return lax.dynamic_slice_in_dim(x, rank() * size, size)
+
+
+def rank_of_mesh() -> jax.Array:
+    """Of the device that runs this; inside shard_map."""
+    return lax.axis_index(AXIS)
 
 
 def tied(leaves: Sequence[jax.Array]) -> list[jax.Array]:
@@ -174,7 +192,7 @@ def _psum(x: jax.Array) -> jax.Array:
     return lax.psum(x, AXIS)
 
 
-def _same(x: jax.Array) -> jax.Array:
+def _same(x: jax.Array, rank: Rank) -> jax.Array:
     return x
 
 

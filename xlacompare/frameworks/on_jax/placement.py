@@ -21,6 +21,7 @@ class Placement:
 
     Attributes:
       mesh: 1-D, axis `communicate.AXIS`, in the order of ranks.
+      local: Device of each rank of this process.
     """
 
     def __init__(self, devices: Sequence[jax.Device], local: Sequence[int]) -> None:
@@ -30,17 +31,22 @@ class Placement:
         """
         self.mesh = Mesh(np.array(devices), (communicate.AXIS,))
         self.num_ranks = len(devices)
-        self._local = {rank: devices[rank] for rank in local}
+        self.local = {rank: devices[rank] for rank in local}
 
     def sharding(self, spec: PartitionSpec) -> NamedSharding:
         """Over the mesh."""
         return NamedSharding(self.mesh, spec)
 
+    def put_own(self, host: np.ndarray, spec: PartitionSpec) -> jax.Array:
+        """Copies to the device of this process's first rank what it gets of a global array; waits."""
+        device = next(iter(self.local.values()))
+        return jax.block_until_ready(_copy(host[self.sharding(spec).devices_indices_map(host.shape)[device]], device))
+
     def put(self, host: np.ndarray, spec: PartitionSpec) -> jax.Array:
         """Copies to the devices of this process what they get of a global array; waits."""
         sharding = self.sharding(spec)
         places = sharding.devices_indices_map(host.shape)
-        shards = [_copy(host[places[device]], device) for device in self._local.values()]
+        shards = [_copy(host[places[device]], device) for device in self.local.values()]
         return jax.block_until_ready(jax.make_array_from_single_device_arrays(host.shape, sharding, shards))
 
 

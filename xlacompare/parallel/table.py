@@ -28,11 +28,22 @@ class Strategy:
     splits_batch: bool = True
 
 
+BEFORE_PARTITIONING = (
+    "in the program that is given to the compiler there is no collective yet: nothing to put another operation in the "
+    "place of"
+)
+
 _LIST = (
     Strategy(
         "dp",
         "data parallel: the batch is split, parameters and optimizer state are whole on every rank; one mean of every "
         "gradient over all ranks before the update",
+    ),
+    Strategy(
+        "dp_auto",
+        "data parallel by the compiler: one program over the whole batch, whose partitioner cuts it among ranks and "
+        "puts the collectives in",
+        refused=dict.fromkeys(("elided", "token", "serial"), BEFORE_PARTITIONING),
     ),
     Strategy(
         "fsdp",

@@ -107,10 +107,11 @@ class Step:
         """Optimised HLO of the step."""
         return {"source": "hlo", "text": self._executable.as_text(), "optimised": True}
 
-    def work(self) -> census.Counted:
+    def work(self) -> census.Counted | None:
         """Primitives of one rank's program, by a trace that runs nothing: shapes are those of the rank's parts."""
         with self._scope():
-            traced = jax.make_jaxpr(self._step)(self._state, self._batches[0])
+            one_rank = self._mapped(self._train, (self._specs, self._batch_specs), (self._specs, placement.PARTS))
+            traced = jax.make_jaxpr(one_rank)(self._state, self._batches[0])
         return census.Counted("primitives of one rank's step, before the compiler", primitives.of_jaxpr(traced))
 
     def close(self) -> None:
@@ -121,9 +122,9 @@ class Step:
     def _build(self, arm: str, chosen: dict[str, Any]) -> None:
         changed = chosen.get(xla_options.CHANGED)
         options = compiler.COMPILER_OPTIONS[arm] | (compiler.option(changed) if changed else {})
-        outer = (self._specs, placement.PARTS)
-        self._step = self._mapped(self._train, (self._specs, self._batch_specs), outer)
-        jitted = jax.jit(self._step, donate_argnums=(0,) if chosen["donation"] else (), compiler_options=options)
+        given, made = (self._specs, self._batch_specs), (self._specs, placement.PARTS)
+        donated = (0,) if chosen["donation"] else ()
+        jitted = self._jitted(self._train, given, made, donate_argnums=donated, compiler_options=options)
         _, self._executable, self.compile_times = staging.ahead_of_time(jitted, self._state, self._batches[0])
         self._call: Any = self._executable
 
@@ -132,14 +133,18 @@ class Step:
 
     def _initialiser(self) -> Any:
         """Parameters -> optimizer state before the first step."""
-        return jax.jit(self._mapped(self._empty, (self._specs[0],), self._specs[2]))
+        return self._jitted(self._empty, (self._specs[0],), self._specs[2])
 
     def _first_gradients(self, parameters: compiler.Leaves, buffers: compiler.Leaves) -> compiler.Leaves:
         if "gradients" not in self._programs:
             given = (self._specs[0], self._specs[1], self._batch_specs)
-            self._programs["gradients"] = jax.jit(self._mapped(self._gradients, given, self._specs[0]))
+            self._programs["gradients"] = self._jitted(self._gradients, given, self._specs[0])
         found: compiler.Leaves = self._programs["gradients"](parameters, buffers, self._batches[0])
         return found
+
+    def _jitted(self, one_rank: Any, given: Any, made: Any, **options: Any) -> Any:
+        """`one_rank` over the mesh, with PartitionSpecs of its arguments and results."""
+        return jax.jit(self._mapped(one_rank, given, made), **options)
 
     def _mapped(self, one_rank: Any, given: Any, made: Any) -> Any:
         """Without the check of varying types: with it autodiff adds collectives of its own."""

@@ -15,6 +15,7 @@ from xlacompare.frameworks.on_jax import (
     layers,
     mesh_step,
     op_by_op,
+    partitioned,
     placement,
     plans,
     strategies,
@@ -25,6 +26,7 @@ from xlacompare.workloads import spec
 
 PLANS: dict[str, Callable[[spec.Workload, layers.Precision, communicate.Communication], plans.Plan]] = {
     "dp": plans.DataParallel,
+    "dp_auto": partitioned.Plan,
     "fsdp": fully_sharded.FullySharded,
     "tp": tensor_parallel.TensorParallel,
 }
@@ -54,5 +56,7 @@ def build(
     if asked.communication in arms.WITHOUT_COMPUTE:
         return op_by_op.Alone(where, asked) if eager else alone.Step(where, asked)
     shards.check(workload, asked.num_ranks)
-    make = op_by_op.Step if eager else mesh_step.Step
-    return make(where, PLANS[asked.strategy], workload, parameters, buffers, batches, asked)
+    made: type[mesh_step.Step] = partitioned.Step if asked.strategy == strategies.AUTO else mesh_step.Step
+    return (op_by_op.Step if eager else made)(
+        where, PLANS[asked.strategy], workload, parameters, buffers, batches, asked
+    )

@@ -17,6 +17,7 @@ NOT_SERIAL = (
 
 _MODES: dict[str, tuple[str, ...]] = {"gloo": ("process",), "inprocess": ("spmd",), "nccl": ("process", "spmd")}
 EAGER = "eager"
+AUTO = "dp_auto"
 NO_EAGER = (
     "JAX has no usable op by op over the devices of one process: jax.disable_jit round a shard_map step took 6-7 s, "
     "the jitted step 10 ms (jax 0.10.2); eager runs in mode process, where each rank dispatches its own compute"
@@ -45,6 +46,8 @@ _COMMUNICATION = {
 _DEFINITIONS = {
     "dp": "shard_map over the ranks: each differentiates the mean loss of its rows; one lax.psum per gradient, the "
     "division, the optax update; batch norm over the global batch",
+    AUTO: "jax.jit of the whole step over arrays with a NamedSharding, the batch split by examples, the state whole; "
+    "XLA's partitioner puts the collectives in",
     "fsdp": "shard_map over the ranks: each tensor is kept flat and cut into equal parts (padded where it does not "
     "divide); a lax.all_gather per parameter, kept until its gradient is there; a lax.psum_scatter per gradient; optax "
     "on the parts; batch norm over the global batch",
@@ -54,7 +57,13 @@ _DEFINITIONS = {
 }
 
 STRATEGIES: dict[str, strategy.StrategySpec] = {
-    name: strategy.StrategySpec(name, definition, _MODES, _COMPILERS, _COMMUNICATION)
+    name: strategy.StrategySpec(
+        name,
+        definition,
+        _MODES,
+        {arm: text for arm, text in _COMPILERS.items() if name != AUTO or arm != EAGER},
+        {arm: text for arm, text in _COMMUNICATION.items() if arm not in table.get(name).refused},
+    )
     for name, definition in _DEFINITIONS.items()
 }
 

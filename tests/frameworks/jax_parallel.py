@@ -41,8 +41,8 @@ def _case(world: ranks.Ranks, fields: dict[str, Any], schedules: dict[str, Any])
         for index in range(FINITE_STEPS):
             step.run(index)
         step.synchronize()
-    else:
-        found["work"] = step.work().census.to_dict()
+    elif (counted := step.work()) is not None:
+        found["work"] = counted.census.to_dict()
     found["compiles"] = world.compile_count() - before
     said = step.communications()
     if "text" in said:

@@ -27,7 +27,7 @@ def case(strategy: str, variant: str, **more: str) -> Case:
 
 def quick(strategy: str, variant: str, **more: str) -> Case:
     """In the arm that compiles soonest."""
-    return case(strategy, variant, compiler="opt0", **more)
+    return case(strategy, variant, compiler="opt0" if variant.startswith("mlp") else "compiled", **more)
 
 
 def exact_cases(size: int) -> dict[str, Case]:

@@ -35,16 +35,13 @@ def exact_cases(size: int) -> dict[str, Case]:
     found = {}
     for strategy in strategies.STRATEGIES:
         found[f"{strategy}/mlp"] = quick(strategy, "mlp of 32", dtype="float64")
-    if size == 2:
-        for strategy in EXPLICIT:
-            found[f"{strategy}/serial"] = quick(strategy, "transformer of 1 layer", communication="serial")
-        found["fsdp/padded"] = quick("fsdp", "mlp of odd layers", dtype="float64")
-        found["dp_auto/convnet"] = quick("dp_auto", "convnet of 2 stages", dtype="float64")
-        found["dp/convnet"] = quick("dp", "convnet of 2 stages", dtype="float64")
-        found["dp/nofusion"] = case("dp", "mlp of 32", compiler="nofusion")
-        found["tp/bfloat16"] = quick("tp", "mlp of 32", dtype="bfloat16")
-    else:
-        found["tp/transformer"] = quick("tp", "transformer of 1 layer", dtype="float32")
+    if size == 4:
+        found["fsdp/transformer"] = quick("fsdp", "transformer of 1 layer")
+        return found
+    found["tp/serial"] = quick("tp", "transformer of 1 layer", communication="serial")
+    found["fsdp/padded"] = quick("fsdp", "mlp of odd layers", dtype="float64")
+    found["dp/convnet"] = quick("dp", "convnet of 2 stages", dtype="float64")
+    found["tp/bfloat16"] = quick("tp", "mlp of 32", dtype="bfloat16")
     return found
 
 

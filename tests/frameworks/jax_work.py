@@ -227,3 +227,10 @@ def parallel(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> di
     from tests.frameworks import jax_parallel  # only this work needs Flax and optax
 
     return jax_parallel.answer(world, place, work)
+
+
+def parallel_facts(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dict[str, Any]:
+    """Why the strategies are made as they are; see `jax_parallel_facts`."""
+    from tests.frameworks import jax_parallel_facts
+
+    return jax_parallel_facts.collect()

@@ -226,3 +226,31 @@ def test_the_table_is_whole() -> None:
             assert strategies.unsupported(given, transport, modes[0], "mlp") is None
     with pytest.raises(errors.BadInputError, match="known"):
         strategies.unsupported(asked("dp", communication="loud"), "gloo", "process", "mlp")
+
+
+@functools.cache
+def facts() -> dict[str, Any]:
+    """What JAX and XLA:CPU do; see `jax_parallel_facts`."""
+    return jax_ranks.start("inprocess", 2, {"do": "parallel_facts"}, DEADLINE_S)[0]
+
+
+def test_upstream_op_by_op_over_a_mesh_is_unusable() -> None:
+    """Refused as `strategies.NO_EAGER`: red when a step without jit costs no more than its dispatches."""
+    assert facts()["op_by_op_s"] > 20 * facts()["jitted_s"]
+
+
+def test_upstream_barriers_are_gone_before_the_schedule() -> None:
+    """Hence ties through data: red when XLA:CPU keeps barriers, which then do alone."""
+    assert "opt-barrier" not in facts()["texts"]["barrier"]
+
+
+def test_a_sort_by_position_stays_in_the_program() -> None:
+    """It moves nothing; were it gone, `serial` would be `real`. A sort of one element does go."""
+    assert " sort(" in facts()["texts"]["sort by position"]
+    assert " sort(" not in facts()["texts"]["sort of one"]
+
+
+def test_checked_types_make_autodiff_communicate() -> None:
+    """Hence check_vma=False: a strategy's collectives are those that it asks for."""
+    assert "all-reduce" in facts()["texts"]["checked"]
+    assert "all-reduce" not in facts()["texts"]["unchecked"]

@@ -51,7 +51,7 @@ class Operation:
 class Communication:
     """The collectives of one arm over the ranks of the mesh axis AXIS; for use inside shard_map.
 
-    Leaves of one call have one dtype. Sums and means keep shapes; the others work along axis 0.
+    Sums and means keep shapes; the others work along axis 0.
     """
 
     def __init__(self, arm: str, num_ranks: int) -> None:

@@ -34,8 +34,21 @@ class Communication(communicate.Communication):
     def __init__(self, arm: str, where: placement.Placement) -> None:
         super().__init__(arm, where.num_ranks)
         self._where = where
-        self._programs: dict[Any, Callable[[jax.Array], jax.Array]] = {}
+        self._sharding = where.sharding(placement.PARTS)
+        # (operation, shape, dtype) -> its program, and what that communicates.
+        self._programs: dict[Any, tuple[Callable[[jax.Array], jax.Array], census.LoweredCollective]] = {}
         self.log: list[census.LoweredCollective] = []
+
+    def all_reduce_mean(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
+        """Means over the ranks, the division in the collective's program, so that each arm dispatches the same rest."""
+        operation = communicate.Operation(
+            "all-reduce mean",
+            lambda x: jax.lax.psum(x, communicate.AXIS) / self.num_ranks,
+            lambda x, _: x,
+            communicate.first,
+            communicate.with_first,
+        )
+        return self._run(operation, leaves)
 
     def after(self, leaves: Sequence[jax.Array]) -> list[jax.Array]:
         """Under `serial`, waits."""
@@ -52,38 +65,36 @@ class Communication(communicate.Communication):
     def _call(self, operation: communicate.Operation, leaf: jax.Array) -> jax.Array:
         if isinstance(leaf, jax.core.Tracer):  # somebody counts the primitives
             return operation.local(leaf, self._rank)
-        token = self.arm == "token"
         key = (operation.name, leaf.shape, leaf.dtype)
         if key not in self._programs:
-            self._programs[key] = self._program(_with_token(operation) if token else operation.real)
-        picked = jax.eval_shape(operation.pick, leaf) if token else leaf
-        self._note(operation, picked)
+            self._programs[key] = self._program(operation), self._described(operation, leaf)
+        program, described = self._programs[key]
+        self.log.append(described)
         shape = (leaf.shape[0] * self.num_ranks, *leaf.shape[1:])
-        sharding = self._where.sharding(placement.PARTS)
-        given = jax.make_array_from_single_device_arrays(shape, sharding, [leaf])
-        return self._programs[key](given).addressable_data(0)
+        given = jax.make_array_from_single_device_arrays(shape, self._sharding, [leaf])
+        return program(given).addressable_data(0)
 
     def _rank(self) -> int:
         return next(iter(self._where.local))
 
-    def _program(self, one_rank: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    def _program(self, operation: communicate.Operation) -> Callable[[jax.Array], jax.Array]:
+        one_rank = _with_token(operation) if self.arm == "token" else operation.real
         parts = placement.PARTS
         mapped = jax.shard_map(one_rank, mesh=self._where.mesh, in_specs=parts, out_specs=parts, check_vma=False)
         return jax.jit(mapped)
 
-    def _note(self, operation: communicate.Operation, given: Any) -> None:
+    def _described(self, operation: communicate.Operation, leaf: jax.Array) -> census.LoweredCollective:
+        given = jax.eval_shape(operation.pick, leaf) if self.arm == "token" else leaf
         opcode = operation.name.split()[0]
         sent = int(np.prod(given.shape)) * given.dtype.itemsize
         got = {"all-gather": sent * self.num_ranks, "reduce-scatter": sent // self.num_ranks}
-        self.log.append(
-            census.LoweredCollective(
-                opcode=opcode,
-                dtype=_XLA_NAMES[str(given.dtype)],
-                operand_bytes=sent,
-                result_bytes=got.get(opcode, sent),
-                reduction="sum" if "reduce" in opcode else "",
-                groups=(tuple(range(self.num_ranks)),),
-            )
+        return census.LoweredCollective(
+            opcode=opcode,
+            dtype=_XLA_NAMES[str(given.dtype)],
+            operand_bytes=sent,
+            result_bytes=got.get(opcode, sent),
+            reduction="sum" if "reduce" in opcode else "",
+            groups=(tuple(range(self.num_ranks)),),
         )
 
 

@@ -81,6 +81,20 @@ def of_one_run(step: _Runs, request: requests.Request, group: dist.ProcessGroup)
     return {"source": source, "ops": [op.to_dict() for op in ops]}
 
 
+def of_step(step: _Runs, group: dist.ProcessGroup) -> dict[str, Any]:
+    """Runs a training step over a group once more, untimed; its collectives in the order in which they began.
+
+    What reduces, sums: no strategy asks for anything else.
+    """
+    members = tuple(dist.get_process_group_ranks(group))
+    source, found = ("mpi", _of_mpi(step, group)) if hasattr(group, "log") else ("c10d", _of_profiler(step))
+    ops = []
+    for op in _joined(found, members, dist.get_rank(group)):
+        reduces = op.opcode in ("all-reduce", "reduce-scatter") and not op.reduction
+        ops.append({**op.to_dict(), "reduction": "sum" if reduces else op.reduction})
+    return {"source": source, "ops": ops}
+
+
 def _of_all_ranks(ops: list[census.LoweredCollective], group: Any) -> list[census.LoweredCollective]:
     """One "send-recv" with the pairs of all ranks and the bytes of the rank that moves most; [] if none moves any."""
     mine = [op.to_dict() for op in ops]

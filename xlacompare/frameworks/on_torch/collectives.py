@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -85,22 +85,24 @@ class TorchRanks:
         self, place: ranks.Place, transport: str, device: torch.device, library: Mapping[str, Any] | None = None
     ) -> None:
         self.local = (place.rank,)
-        self._place, self._transport, self._device = place, transport, device
+        self.transport, self.device = transport, device
+        self.count_compiles: Callable[[], int] = lambda: 0  # a collective compiles nothing; a training step may
+        self._place = place
         self._library = dict(library or {})
         self._groups: dict[meshes.Groups, dist.ProcessGroup] = {}
 
     def describe(self) -> dict[str, Any]:
-        cuda = self._device.type == "cuda"
+        cuda = self.device.type == "cuda"
         return {
             "torch": torch.__version__,
             "python": platform.python_version(),
             "platform": "gpu" if cuda else "cpu",
-            "device_kind": torch.cuda.get_device_name(self._device) if cuda else platform.machine(),
+            "device_kind": torch.cuda.get_device_name(self.device) if cuda else platform.machine(),
             "transport": f"torch.distributed {dist.get_backend()}",
             "asynchronous": cuda,
             "threads": torch.get_num_threads(),
             "torch_mpi_built_in": dist.is_mpi_available(),
-            **_about(self._transport),
+            **_about(self.transport),
             **self._library,
         }
 
@@ -110,13 +112,13 @@ class TorchRanks:
         Raises:
           UnsupportedError: The reason of `transports.unsupported`.
         """
-        reason = transports.unsupported(self._transport, "process", request, self._place.platform)
-        if reason is None and self._transport == "mpi" and dist.is_mpi_available() and "float16" in request.dtype:
+        reason = transports.unsupported(self.transport, "process", request, self._place.platform)
+        if reason is None and self.transport == "mpi" and dist.is_mpi_available() and "float16" in request.dtype:
             reason = f"torch's own mpi backend has no MPI type for {request.dtype} (ProcessGroupMPI.cpp, mpiDatatype)"
         if reason:
             raise errors.UnsupportedError(f"torch: {reason}")
         group = self._group(request)
-        prepared = calls.make(request, inputs[self._place.rank], group, self._device)
+        prepared = calls.make(request, inputs[self._place.rank], group, self.device)
         return Step(prepared, request, group, self._place.rank)
 
     def _group(self, request: requests.Request) -> dist.ProcessGroup:
@@ -125,19 +127,19 @@ class TorchRanks:
         if len(groups) == 1 and len(groups[0]) == self._place.size:
             return dist.group.WORLD
         if groups not in self._groups:
-            deadline = None if self._transport == "mpi" else timedelta(seconds=self._place.deadline_s)
+            deadline = None if self.transport == "mpi" else timedelta(seconds=self._place.deadline_s)
             made = [dist.new_group(list(group), timeout=deadline) for group in groups]
             self._groups[groups] = next(g for g, of in zip(made, groups, strict=True) if self._place.rank in of)
         return self._groups[groups]
 
     def barrier(self) -> None:
         dist.barrier()
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def compile_count(self) -> int:
-        """0: nothing is compiled."""
-        return 0
+        """0 until a training step is built."""
+        return self.count_compiles()
 
     def close(self) -> None:
         self._groups.clear()

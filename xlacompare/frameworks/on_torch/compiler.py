@@ -68,14 +68,14 @@ def inductor_options(cpp_wrapper: bool) -> dict[str, Any]:
 
 
 def _eager(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:
-    return _stepwise(_loss_function(model), model, optimizer)
+    return _stepwise(loss_function(model), model, optimizer)
 
 
 def _captured(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str, Any]) -> Program:
     # The optimizer stays eager: AOTAutograd makes it functional, and nothing puts it back in place. The transformer's
     # whole step would run 2760 aten operations instead of 1738, and take 1.8 times as long as eager.
     captured = torch.compile(
-        _loss_function(model), backend=counters.same_kernels_backend(), fullgraph=True, dynamic=False
+        loss_function(model), backend=counters.same_kernels_backend(), fullgraph=True, dynamic=False
     )
     return _stepwise(captured, model, optimizer)
 
@@ -84,12 +84,16 @@ def _inductor_model(model: nn.Module, optimizer: spec.OptimizerSpec, options: di
     def forward(batch: models.Batch) -> tuple[torch.Tensor, models.Statistics]:
         return model(batch)
 
+    return _stepwise(loss_function(inductor(forward, options)), model, optimizer)
+
+
+def inductor(function: types.FunctionType, options: dict[str, Any]) -> Any:
+    """A function under torch.compile, one graph; `options` are those of `inductor_options`."""
     counters.load_inductor()
-    compiled = torch.compile(_own_code(forward), backend="inductor", fullgraph=True, dynamic=False, options=options)
-    return _stepwise(_loss_function(compiled), model, optimizer)
+    return torch.compile(_own_code(function), backend="inductor", fullgraph=True, dynamic=False, options=options)
 
 
-def _loss_function(forward: Forward) -> Forward:
+def loss_function(forward: Forward) -> Forward:
     """Mean loss and batch statistics of a batch."""
 
     def loss_and_statistics(batch: models.Batch) -> tuple[torch.Tensor, models.Statistics]:
@@ -120,7 +124,6 @@ def _compiled(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str
     Dynamo cannot trace `loss.backward()` (2.9.1), but it traces `torch.func.grad_and_value`: the gradient is then part
     of the one graph, and AOTAutograd sees an inference graph that updates its inputs.
     """
-    counters.load_inductor()
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
     state = optimizers.initial_state(optimizer, list(parameters.values()))
 
@@ -134,7 +137,7 @@ def _compiled(model: nn.Module, optimizer: spec.OptimizerSpec, options: dict[str
         models.update_statistics(model, statistics)
         return loss
 
-    compiled = torch.compile(_own_code(step), backend="inductor", fullgraph=True, dynamic=False, options=options)
+    compiled = inductor(step, options)
 
     def clear() -> None:
         for tensors in state.values():

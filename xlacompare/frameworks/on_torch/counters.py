@@ -135,6 +135,18 @@ def not_compiled() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def small_buckets(nbytes: int) -> Iterator[None]:
+    """Lets torch.compile cut graphs at DDP's buckets where these are smaller than torch's first one (1 MiB).
+
+    DDPOptimizer asserts that no bucket is smaller than the first, whose size it takes from this constant although DDP
+    itself was told another one (2.9.1).
+    """
+    smallest = min(nbytes, dist._DEFAULT_FIRST_BUCKET_BYTES)
+    with mock.patch.object(dist, "_DEFAULT_FIRST_BUCKET_BYTES", smallest):
+        yield
+
+
 _XLA_TYPES = {
     torch.float32: "f32",
     torch.float64: "f64",

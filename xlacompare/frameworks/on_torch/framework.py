@@ -68,12 +68,12 @@ class Adapter:
         self, workload: spec.Workload, parameters: spec.Arrays, buffers: spec.Arrays, batch: spec.Arrays, dtype: str
     ) -> interface.Evaluation:
         """One eager forward and backward pass."""
-        _apply({})
+        apply({})
         model = models.make(workload, dtype)
         arrays.load(model, workload, parameters, buffers)
         model.to(self._device)
         loss, activations, _ = arrays.forward_backward(
-            model, _to_device(arrays.batch_to_torch(batch, dtype), self._device)
+            model, to_device(arrays.batch_to_torch(batch, dtype), self._device)
         )
         return interface.Evaluation(
             loss=loss.item(),
@@ -118,38 +118,18 @@ class Step:
     ) -> None:
         self._device, self._workload, self._initial, self._settings = device, workload, initial, dict(settings)
         self.arm = arm
-        self._model = models.make(workload, dtype)
-        arrays.load(self._model, workload, *initial)
-        self._model.to(device)
-        self._batches = [_to_device(arrays.batch_to_torch(batch, dtype), device) for batch in batches]
-        options = compiler.inductor_options(device.type == "cpu" and bool(_value(settings, "cpp_wrapper")))
-        self._program = compiler.build(arm, self._model, workload.optimizer, options)
+        self.model = models.make(workload, dtype)
+        arrays.load(self.model, workload, *initial)
+        self.model.to(device)
+        self._batches = [to_device(arrays.batch_to_torch(batch, dtype), device) for batch in batches]
+        options = compiler.inductor_options(device.type == "cpu" and bool(value_of(settings, "cpp_wrapper")))
+        self._program = compiler.build(arm, self.model, workload.optimizer, options)
         self._loss = torch.zeros(())
-        self.compile_times = self._first_run()
-
-    def _first_run(self) -> interface.CompileTimes:
-        """Compiles, by one step; the state is the initial one afterwards."""
-        graphs, phases, cache = counters.graph_counts(), counters.phase_seconds(), counters.cache_counts()
-        self.run(0)
-        self.synchronize()
-        self.reset()
-        graphs = {name: count - graphs[name] for name, count in counters.graph_counts().items()}
-        if not graphs["graphs"]:
-            return interface.CompileTimes(trace_s=0.0, lower_s=0.0, compile_s=0.0, note="no compiler")
-        hits, misses = (after - before for after, before in zip(counters.cache_counts(), cache, strict=True))
-        times = interface.CompileTimes(
-            **{name: seconds - phases[name] for name, seconds in counters.phase_seconds().items()},
-            note=f"{graphs['graphs']} graph(s), {graphs['breaks']} graph break(s)",
-        )
-        if hits + misses:
-            times.disk_cache_hits, times.disk_cache_misses = hits, misses
-        else:
-            times.note += "; no artefact on disk"
-        return times
+        self.compile_times = first_runs(self)
 
     def run(self, index: int) -> None:
         """Dispatches one step; on the CPU torch is synchronous and the step is done on return."""
-        _apply(self._settings)
+        apply(self._settings)
         self._loss = self._program.step(self._batches[index % len(self._batches)])
 
     def synchronize(self) -> None:
@@ -163,18 +143,40 @@ class Step:
 
     def state(self) -> tuple[spec.Arrays, spec.Arrays]:
         """Parameters and buffers in the neutral layout and their own dtype."""
-        return arrays.export(self._model, self._workload)
+        return arrays.export(self.model, self._workload)
 
     def reset(self) -> None:
         """Back to the initial state, in place: the same tensors, so nothing is compiled again."""
-        arrays.load(self._model, self._workload, *self._initial)
+        arrays.load(self.model, self._workload, *self._initial)
         self._program.clear()
 
     def close(self) -> None:
         """Drops the tensors and the program."""
-        del self._model, self._program, self._batches, self._loss
+        del self.model, self._program, self._batches, self._loss
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def first_runs(step: interface.TrainStep, count: int = 1) -> interface.CompileTimes:
+    """Compiles, by the first steps; the state is the initial one afterwards."""
+    graphs, phases, cache = counters.graph_counts(), counters.phase_seconds(), counters.cache_counts()
+    for _ in range(count):
+        step.run(0)
+    step.synchronize()
+    step.reset()
+    graphs = {name: number - graphs[name] for name, number in counters.graph_counts().items()}
+    if not graphs["graphs"]:
+        return interface.CompileTimes(trace_s=0.0, lower_s=0.0, compile_s=0.0, note="no compiler")
+    hits, misses = (after - before for after, before in zip(counters.cache_counts(), cache, strict=True))
+    times = interface.CompileTimes(
+        **{name: seconds - phases[name] for name, seconds in counters.phase_seconds().items()},
+        note=f"{graphs['graphs']} graph(s), {graphs['breaks']} graph break(s)",
+    )
+    if hits + misses:
+        times.disk_cache_hits, times.disk_cache_misses = hits, misses
+    else:
+        times.note += "; no artefact on disk"
+    return times
 
 
 def _set_threads(num_threads: str | None) -> None:
@@ -187,21 +189,22 @@ def _set_threads(num_threads: str | None) -> None:
         torch.set_num_interop_threads(int(num_threads))
 
 
-def _value(settings: Mapping[str, Any], name: str) -> Any:
+def value_of(settings: Mapping[str, Any], name: str) -> Any:
+    """A setting's value: the matched one unless it was changed."""
     return settings.get(name, arms.SETTINGS[name].matched)
 
 
 _IN_FORCE: list[Mapping[str, Any]] = []  # the settings that were applied last
 
 
-def _apply(settings: Mapping[str, Any]) -> None:
+def apply(settings: Mapping[str, Any]) -> None:
     """Sets what torch keeps per process, where it is not so already: steps with other settings may run between.
 
     The identity check keeps it out of the steps of a block: asking torch cost 25 us a step, 1% of the tiny mlp's.
     """
     if _IN_FORCE and _IN_FORCE[0] is settings:
         return
-    precision, tf32 = _value(settings, "matmul_precision"), bool(_value(settings, "convolution_tf32"))
+    precision, tf32 = value_of(settings, "matmul_precision"), bool(value_of(settings, "convolution_tf32"))
     if torch.get_float32_matmul_precision() != precision:
         torch.set_float32_matmul_precision(precision)
     if torch.backends.cudnn.allow_tf32 != tf32:
@@ -209,7 +212,8 @@ def _apply(settings: Mapping[str, Any]) -> None:
     _IN_FORCE[:] = [settings]
 
 
-def _to_device(batch: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+def to_device(batch: Mapping[str, torch.Tensor], device: torch.device) -> dict[str, torch.Tensor]:
+    """A batch on the device."""
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-from typing import Any
+from typing import Any, Protocol
+
+from torch import nn
 
 from xlacompare.core import census, errors, program
-from xlacompare.frameworks.on_torch import counters, dispatched, framework
+from xlacompare.frameworks.on_torch import counters, dispatched
+
+
+class Step(Protocol):
+    """A built step of one process, alone or among ranks."""
+
+    arm: str
+    model: nn.Module
+
+    def run(self, index: int) -> None: ...
+    def synchronize(self) -> None: ...
+    def reset(self) -> None: ...
 
 
 def capture(step: Any, title: str = "") -> program.Program:
@@ -27,14 +40,14 @@ def capture(step: Any, title: str = "") -> program.Program:
     )
 
 
-def count(step: framework.Step) -> census.Counted:
+def count(step: Step) -> census.Counted:
     """The aten operations of one step; the step is reset before and after.
 
     What torch.compile made cannot be counted (Inductor's kernels call no dispatcher); what it was given can: the same
     functions run once op by op, as AOTAutograd traces them.
     """
     layers = {}
-    for name, tensor in step._model.named_parameters():
+    for name, tensor in step.model.named_parameters():
         layers[dispatched.memory(tensor)] = name.rpartition(".")[0] or name
     eager = step.arm == "eager"
     step.reset()

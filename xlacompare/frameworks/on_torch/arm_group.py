@@ -66,12 +66,12 @@ class ArmGroup(dist.ProcessGroup):
         return self._name
 
     def allreduce(self, tensors: Sequence[torch.Tensor], options: Any = None) -> dist.Work:
-        """Locally: the operand. The token is its first element, reduced where it lies."""
+        """Locally: the operand, of a mean divided. The token is its first element, reduced where it lies."""
         given = options if options is not None else dist.AllreduceOptions()
         return self._talk(
             lambda: self._inner.allreduce(list(tensors), given),
             lambda: self._inner.allreduce([_first(tensor) for tensor in tensors], given),
-            lambda: None,
+            lambda: [_mean(t, t, self._size) for t in tensors if given.reduceOp == dist.ReduceOp.AVG],
             list(tensors),
         )
 
@@ -90,7 +90,7 @@ class ArmGroup(dist.ProcessGroup):
         return self._talk(
             lambda: dist.all_gather_into_tensor(output, input, self._inner, async_op=True),
             lambda: dist.all_gather_into_tensor(token, _first(input), self._inner, async_op=True),
-            lambda: output.view(self._size, -1).copy_(input.reshape(1, -1).expand(self._size, -1)),
+            lambda: _tile(output.view(self._size, -1), input.view(-1)),
             [output, token],
         )
 
@@ -104,7 +104,7 @@ class ArmGroup(dist.ProcessGroup):
         return Handle(None, outputs)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, options: Any) -> dist.Work:
-        """Locally: the slice of the operand. The token is one element for each rank."""
+        """Locally: the slice of the operand, of a mean divided. The token is one element for each rank."""
         token = None
         if self.arm == "token":
             token = (output.new_empty(1), _first(input).expand(self._size).contiguous())
@@ -112,7 +112,7 @@ class ArmGroup(dist.ProcessGroup):
         return self._talk(
             lambda: dist.reduce_scatter_tensor(output, input, options.reduceOp, self._inner, async_op=True),
             lambda: dist.reduce_scatter_tensor(*token, options.reduceOp, self._inner, async_op=True),
-            lambda: output.view(-1).copy_(own),
+            lambda: _mean(output.view(-1), own, self._size if options.reduceOp == dist.ReduceOp.AVG else 1),
             [output, input, token],
         )
 
@@ -134,6 +134,20 @@ class ArmGroup(dist.ProcessGroup):
             return Handle(None, outputs)
         local()
         return Handle(token() if self.arm == "token" else None, outputs)
+
+
+def _tile(rows: torch.Tensor, operand: torch.Tensor) -> None:
+    """The operand may be one of the rows already, as FSDP2 has it."""
+    for row in rows:
+        if row.data_ptr() != operand.data_ptr():
+            row.copy_(operand)
+
+
+def _mean(output: torch.Tensor, operand: torch.Tensor, count: int) -> None:
+    if count > 1:
+        torch.div(operand, count, out=output)
+    else:
+        output.copy_(operand)
 
 
 def _first(tensor: torch.Tensor) -> torch.Tensor:

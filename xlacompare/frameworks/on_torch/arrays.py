@@ -39,7 +39,7 @@ def load(model: nn.Module, workload: spec.Workload, parameters: spec.Arrays, buf
     if undeclared:
         raise ValueError(f"parameters that the workload does not declare: {sorted(undeclared)}")
     with torch.no_grad():
-        for tensor_spec, arrays in _declared(workload, parameters, buffers):
+        for tensor_spec, arrays in declared(workload, parameters, buffers):
             array = layout.to_framework(arrays[tensor_spec.name], tensor_spec.kind, "torch")
             target = tensors[torch_name(tensor_spec.name)]
             if tuple(array.shape) != tuple(target.shape):
@@ -47,9 +47,10 @@ def load(model: nn.Module, workload: spec.Workload, parameters: spec.Arrays, buf
             target.copy_(torch.from_numpy(array))
 
 
-def _declared(
+def declared(
     workload: spec.Workload, parameters: spec.Arrays, buffers: spec.Arrays
 ) -> Iterable[tuple[spec.TensorSpec, spec.Arrays]]:
+    """Each tensor of the workload, with the arrays that hold it."""
     yield from ((s, parameters) for s in workload.parameters())
     yield from ((s, buffers) for s in workload.buffers())
 
@@ -57,16 +58,17 @@ def _declared(
 def export(model: nn.Module, workload: spec.Workload) -> tuple[spec.Arrays, spec.Arrays]:
     """Parameters and buffers as NumPy in the neutral layout and their own dtype (waits for the device)."""
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
-    return _export(tensors, workload.parameters()), _export(tensors, workload.buffers())
+    return export_tensors(tensors, workload.parameters()), export_tensors(tensors, workload.buffers())
 
 
 def export_gradients(model: nn.Module, workload: spec.Workload) -> spec.Arrays:
     """Gradients as float64 NumPy in the neutral layout, in program order."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return {k: v.astype(np.float64) for k, v in _export(gradients, workload.parameters()).items()}
+    return {k: v.astype(np.float64) for k, v in export_tensors(gradients, workload.parameters()).items()}
 
 
-def _export(tensors: Mapping[str, torch.Tensor], specs: Iterable[spec.TensorSpec]) -> spec.Arrays:
+def export_tensors(tensors: Mapping[str, torch.Tensor], specs: Iterable[spec.TensorSpec]) -> spec.Arrays:
+    """Tensors by torch's names as NumPy by neutral name and layout (waits for the device)."""
     return {
         s.name: layout.from_framework(tensors[torch_name(s.name)].detach().cpu().numpy(), s.kind, "torch")
         for s in specs

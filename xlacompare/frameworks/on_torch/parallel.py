@@ -22,6 +22,7 @@ from xlacompare.frameworks.on_torch import (
     counters,
     ddp,
     framework,
+    fsdp,
     models,
     program,
     strategies,
@@ -71,6 +72,7 @@ class Plan(Protocol):
 
 PLANS: dict[str, Callable[[spec.Workload, str, dist.ProcessGroup, dict[str, Any] | None], Plan]] = {
     "dp": ddp.DataParallel,
+    "fsdp": fsdp.FullySharded,
 }
 # Steps before the first that is like all others: DDP orders its buckets anew after its first backward pass.
 _WARM_UP = 2

@@ -34,6 +34,17 @@ STRATEGIES: dict[str, strategy.StrategySpec] = {
         communication=_COMMUNICATION,
         settings={"bucket_mb": 25, "gradient_as_bucket_view": False, "flat": False},
     ),
+    "fsdp": strategy.StrategySpec(
+        name="fsdp",
+        definition="torch.distributed.fsdp.fully_shard (FSDP2) of every block (mlp: of every layer) and of the rest; "
+        "eager torch.optim on the parts, which are DTensors; batch norm over the global batch. Its overlap is that of "
+        "CUDA streams: on the CPU every call blocks. gloo runs its reduce_scatter as an all_reduce",
+        modes=_MODES,
+        compilers={"eager": "nothing: autograd and torch.optim, one kernel per operation"},
+        communication=_COMMUNICATION,
+        # torch's default is True: gathered again in the backward pass. Kept, as the other frameworks' programs do.
+        settings={"reshard_after_forward": False},
+    ),
 }
 
 LACKS: dict[str, str] = {}

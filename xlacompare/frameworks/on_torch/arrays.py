@@ -39,20 +39,25 @@ def load(model: nn.Module, workload: spec.Workload, parameters: spec.Arrays, buf
     if undeclared:
         raise ValueError(f"parameters that the workload does not declare: {sorted(undeclared)}")
     with torch.no_grad():
-        for tensor_spec, arrays in declared(workload, parameters, buffers):
-            array = layout.to_framework(arrays[tensor_spec.name], tensor_spec.kind, "torch")
-            target = tensors[torch_name(tensor_spec.name)]
-            if tuple(array.shape) != tuple(target.shape):
-                raise ValueError(f"{tensor_spec.name}: {array.shape} does not fit the model's {tuple(target.shape)}")
-            target.copy_(torch.from_numpy(array))
+        for name, whole in named_tensors(workload, parameters, buffers):
+            target = tensors[name]
+            if whole.shape != target.shape:
+                raise ValueError(f"{name}: {tuple(whole.shape)} does not fit the model's {tuple(target.shape)}")
+            target.copy_(whole)
 
 
-def declared(
+def named_tensors(
     workload: spec.Workload, parameters: spec.Arrays, buffers: spec.Arrays
-) -> Iterable[tuple[spec.TensorSpec, spec.Arrays]]:
-    """Each tensor of the workload, with the arrays that hold it."""
-    yield from ((s, parameters) for s in workload.parameters())
-    yield from ((s, buffers) for s in workload.buffers())
+) -> Iterable[tuple[str, torch.Tensor]]:
+    """Every tensor that the workload declares: torch's name, and the array in torch's layout.
+
+    Raises:
+      KeyError: The arrays lack one.
+    """
+    for tensor_specs, arrays in ((workload.parameters(), parameters), (workload.buffers(), buffers)):
+        for tensor_spec in tensor_specs:
+            array = layout.to_framework(arrays[tensor_spec.name], tensor_spec.kind, "torch")
+            yield torch_name(tensor_spec.name), torch.from_numpy(array)
 
 
 def export(model: nn.Module, workload: spec.Workload) -> tuple[spec.Arrays, spec.Arrays]:

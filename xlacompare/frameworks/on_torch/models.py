@@ -202,21 +202,21 @@ class Attention(nn.Module):
 
     def __init__(self, config: Any) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.heads, self.head_width = config.heads, config.width // config.heads  # a rank may have some of the heads
         self.qkv, self.out = Dense(config.width, 3 * config.width), Dense(config.width, config.width)
         future = torch.ones(config.length, config.length, dtype=torch.bool).triu(1)
         self.register_buffer("future", future, persistent=False)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        batch, length, width = x.shape
-        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        batch, length, _ = x.shape
+        qkv = self.qkv(x).view(batch, length, 3, self.heads, self.head_width)
         # Unpacking without `unbind` is three selections for Dynamo, whose gradients are three zero-padded copies.
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        scores = (q @ k.transpose(-1, -2)).to(self.out.weight.dtype) * (width // self.heads) ** -0.5
+        scores = (q @ k.transpose(-1, -2)).to(self.out.weight.dtype) * self.head_width**-0.5
         probabilities = torch.softmax(scores.masked_fill(self.future[:length, :length], float("-inf")), -1).to(x.dtype)
         if mask is not None:
             probabilities = probabilities * mask.to(x.dtype)
-        return self.out((probabilities @ v).transpose(1, 2).reshape(batch, length, width))
+        return self.out((probabilities @ v).transpose(1, 2).flatten(2))
 
 
 class Feedforward(nn.Module):

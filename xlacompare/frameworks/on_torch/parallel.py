@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,56 +22,18 @@ from xlacompare.frameworks.on_torch import (
     ddp,
     framework,
     fsdp,
-    models,
     program,
     strategies,
+    tensor_parallel,
 )
 from xlacompare.parallel import arms as communication_arms
 from xlacompare.parallel import request, shards
 from xlacompare.workloads import spec
 
-
-class Plan(Protocol):
-    """What a strategy makes of one rank."""
-
-    model: nn.Module
-
-    def place(self, device: torch.device, initial: tuple[spec.Arrays, spec.Arrays], settings: dict[str, Any]) -> None:
-        """Puts this rank's part on the device."""
-        ...
-
-    def shard(self, batch: spec.Arrays) -> spec.Arrays:
-        """This rank's part of a batch."""
-        ...
-
-    def backward(self, batch: models.Batch) -> tuple[torch.Tensor, models.Statistics]:
-        """Leaves the gradients of the global batch where the optimizer reads them; loss and batch statistics."""
-        ...
-
-    def train(self, batch: models.Batch) -> torch.Tensor:
-        """One step; the loss of this rank."""
-        ...
-
-    def load(self, parameters: spec.Arrays, buffers: spec.Arrays) -> None:
-        """Puts a whole state in; the optimizer's is left."""
-        ...
-
-    def clear(self) -> None:
-        """Empties the optimizer's state."""
-        ...
-
-    def export(self) -> tuple[spec.Arrays, spec.Arrays]:
-        """Parameters and buffers, whole."""
-        ...
-
-    def take_gradients(self) -> spec.Arrays:
-        """The gradients, whole, float64; then there are none."""
-        ...
-
-
-PLANS: dict[str, Callable[[spec.Workload, str, dist.ProcessGroup, dict[str, Any] | None], Plan]] = {
+PLANS: dict[str, type[ddp.DataParallel] | type[fsdp.FullySharded] | type[tensor_parallel.TensorParallel]] = {
     "dp": ddp.DataParallel,
     "fsdp": fsdp.FullySharded,
+    "tp": tensor_parallel.TensorParallel,
 }
 # Steps before the first that is like all others: DDP orders its buckets anew after its first backward pass.
 _WARM_UP = 2
@@ -100,7 +61,8 @@ def build(
     ranks.count_compiles = counters.compile_count
     if asked.communication in communication_arms.WITHOUT_COMPUTE:
         return alone.Step(asked, arm_group.group_of("real"), ranks.device)
-    shards.check(workload, asked.num_ranks)
+    if PLANS[asked.strategy].splits_batch:
+        shards.check(workload, asked.num_ranks)
     return Step(ranks, workload, (parameters, buffers), batches, asked)
 
 

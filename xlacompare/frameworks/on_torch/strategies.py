@@ -45,6 +45,16 @@ STRATEGIES: dict[str, strategy.StrategySpec] = {
         # torch's default is True: gathered again in the backward pass. Kept, as the other frameworks' programs do.
         settings={"reshard_after_forward": False},
     ),
+    "tp": strategy.StrategySpec(
+        name="tp",
+        definition="layers cut as in Megatron-LM, with blocking torch.distributed.all_reduce of activations at the end "
+        "of each half block and of their gradients at its start (torch's parallelize_module knows nn.Linear and "
+        "nn.Embedding alone); embeddings, norms and output layer are whole on every rank (mlp: layers in pairs, one "
+        "left over is whole); eager torch.optim",
+        modes=_MODES,
+        compilers={"eager": "nothing: autograd and torch.optim, one kernel per operation"},
+        communication=_COMMUNICATION,
+    ),
 }
 
 LACKS: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 The strategies (DDP, FSDP2, our tensor parallel) are given such a group and otherwise run as they are, so that all that
 they do round a collective stays: copies into buckets, divisions, waits, streams. `real` runs without one, on the group
-that the user has. A call costs about 10 us of Python here.
+that the user has. A call costs about 5 us of Python here (torch 2.9.1).
 """
 
 from __future__ import annotations

@@ -164,7 +164,8 @@ def of_trace(events: Iterable[Mapping[str, Any]]) -> list[census.LoweredCollecti
     Two forms: gloo's and mpi's operations carry the shape of what goes in; NCCL's are "record_param_comms" events with
     the numbers of elements on both sides. `pairs` holds the peer of a transfer twice, as a rank of the group.
     """
-    found, peers = [], _peers(events)
+    found: list[census.LoweredCollective] = []
+    peers = _peers(events)
     for event in sorted((e for e in events if "ts" in e and "dur" in e), key=lambda e: e["ts"]):
         library, _, name = event["name"].partition(":")
         args = event.get("args", {})
@@ -172,7 +173,33 @@ def of_trace(events: Iterable[Mapping[str, Any]]) -> list[census.LoweredCollecti
             found.append(_shaped(library, name, args, peers))
         elif event["name"] == "record_param_comms" and args.get("Collective name") not in (None, "wait", "init"):
             found.append(_counted(args, peers))
-    return found
+    return _as_called(found, events)
+
+
+def _as_called(
+    found: list[census.LoweredCollective], events: Iterable[Mapping[str, Any]]
+) -> list[census.LoweredCollective]:
+    """In the order of c10d's calls, which all ranks share: gloo's two threads may begin two works in another.
+
+    A call and its work are known by the number of elements; works that no call explains come last.
+    """
+    waiting, ordered = list(found), []
+    calls = (e for e in events if str(e.get("name", "")).startswith("c10d::") and "ts" in e)
+    for call in sorted(calls, key=lambda event: event["ts"]):
+        sizes = {math.prod(shape) for shape in _shapes(call.get("args", {}).get("Input Dims", []))}
+        for op in waiting:
+            if op.operand_bytes // _BYTES.get(op.dtype, 1) in sizes:
+                waiting.remove(op)
+                ordered.append(op)
+                break
+    return ordered + waiting
+
+
+def _shapes(dims: list[Any]) -> list[list[int]]:
+    """Shapes among a call's arguments, which hold tensors and lists of tensors; [] is no tensor."""
+    if dims and all(isinstance(item, int) for item in dims):
+        return [dims]
+    return [shape for item in dims if isinstance(item, list) for shape in _shapes(item)]
 
 
 def _peers(events: Iterable[Mapping[str, Any]]) -> dict[str, list[int]]:

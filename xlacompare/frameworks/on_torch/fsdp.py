@@ -25,6 +25,12 @@ class FullySharded(plans.Plan):
         compiled: None; FSDP2 is run eagerly.
         """
         super().__init__(workload, models.make(workload, dtype, batch_norm=global_batch_norm.over(group)), group)
+        # FSDP2's hooks hand every unit copies of the dicts among its arguments, so that what a block of a convnet
+        # writes into the model's dict is lost (2.9.1); each batch norm is asked instead.
+        self._statistics: models.Statistics = {}
+        for module in self.model.modules():
+            if isinstance(module, models.BatchNorm):
+                module.register_forward_hook(self._keep)
 
     def wrap(self, device: torch.device, settings: dict[str, Any]) -> None:
         """Cuts the parameters of blocks, then what is left."""
@@ -34,10 +40,15 @@ class FullySharded(plans.Plan):
 
     def backward(self, batch: models.Batch) -> plans.Result:
         """See `plans.Plan`."""
-        logits, statistics = self.model(batch)
+        logits, _ = self.model(batch)
         loss = models.loss_of(logits, batch["labels"])
         loss.backward()
-        return loss.detach(), statistics
+        return loss.detach(), self._statistics
+
+    def _keep(self, module: nn.Module, arguments: tuple[Any, ...], output: torch.Tensor) -> None:
+        """Takes a batch norm's statistics: it has just written them into the last argument."""
+        _, name, statistics = arguments
+        self._statistics[name] = statistics[name]
 
     def load(self, parameters: spec.Arrays, buffers: spec.Arrays) -> None:
         """Cuts whole arrays; nothing is sent."""

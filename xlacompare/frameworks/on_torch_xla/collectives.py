@@ -57,7 +57,7 @@ class _Ranks:
     local: tuple[int, ...]
 
     def __init__(self, transport: str, mode: str, place: ranks.Place, kept: dumps.Dumps) -> None:
-        self._transport, self._mode, self._place = transport, mode, place
+        self.transport, self.mode, self._place = transport, mode, place
         self.dumps = kept
 
     def describe(self) -> dict[str, Any]:
@@ -66,8 +66,8 @@ class _Ranks:
             "torch": torch.__version__,
             "torch_xla": torch_xla.__version__,
             "platform": str(runtime.device_type()).lower(),
-            "transport": f"{self._transport} (PJRT {runtime.device_type()}, XLA of torch_xla {torch_xla.__version__})",
-            "mode": self._mode,
+            "transport": f"{self.transport} (PJRT {runtime.device_type()}, XLA of torch_xla {torch_xla.__version__})",
+            "mode": self.mode,
             "device_kind": self._device_kind(),
             "devices": self._place.size,
             "local_devices": len(self.local),
@@ -87,7 +87,7 @@ class _Ranks:
         Raises:
           UnsupportedError: With the reason.
         """
-        operations.check(self._transport, self._mode, request, self._place.size, self._place.platform)
+        operations.check(self.transport, self.mode, request, self._place.size, self._place.platform)
         if request.collective == "barrier":
             inputs = dict.fromkeys(self.local, np.ones(1, np.float32))
         dtype = "float32" if request.collective == "barrier" else request.dtype

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,27 +12,14 @@ import torch_xla
 from torch_xla.core import xla_model
 
 from xlacompare.core import census, errors, program
-from xlacompare.frameworks import interface
 from xlacompare.frameworks import ranks as ranks_seam
-from xlacompare.frameworks.on_torch_xla import alone, collectives, counters, dumps, replicas, strategies
+from xlacompare.frameworks.on_torch_xla import alone, collectives, dumps, first_runs, partitioned, replicas, strategies
 from xlacompare.parallel import arms, request, shards
 from xlacompare.workloads import spec
 
 
-class Program(Protocol):
+class Program(first_runs.Program, Protocol):
     """How a mode runs a training step of a strategy."""
-
-    def launch(self, index: int) -> None:
-        """Traces and launches one step on every rank."""
-        ...
-
-    def first(self, index: int) -> None:
-        """The same in an order in which it is compiled once."""
-        ...
-
-    def wait(self) -> None:
-        """Returns when all that was launched is done."""
-        ...
 
     def losses(self) -> list[float]:
         """Of the last step; their mean is the loss."""
@@ -83,9 +69,14 @@ def build(
     if reason:
         raise errors.UnsupportedError(reason)
     if asked.communication in arms.WITHOUT_COMPUTE:
-        return alone.Step(ranks, asked)
+        return alone.Step(ranks.lanes, ranks.dumps, asked)
     shards.check(workload, asked.num_ranks)
-    made = replicas.Replicas(ranks.lanes, workload, (parameters, buffers), batches, asked)
+    initial = (parameters, buffers)
+    made: Program
+    if isinstance(ranks, collectives.Spmd):
+        made = partitioned.Partitioned(workload, initial, batches, asked)
+    else:
+        made = replicas.Replicas(ranks.lanes, workload, initial, batches, asked)
     return Step(made, ranks.dumps, _key(workload, asked))
 
 
@@ -99,24 +90,8 @@ class Step:
 
     def __init__(self, made: Program, kept: dumps.Dumps, key: bytes) -> None:
         self._program, self._dumps, self._key = made, kept, key
-        self._dumps.clear()
-        before = counters.snapshot()
-        cold_s = self._seconds(made.first, 0)
-        compiled = counters.snapshot() - before
-        warm_s = self._seconds(made.launch, 1)
-        self._dumps.keep(key)
-        self.compile_times = interface.CompileTimes(
-            trace_s=max(0.0, cold_s - warm_s - compiled.compile_s),
-            compile_s=compiled.compile_s,
-            note=f"{compiled.programs} programs; trace_s is the rest of the first step's extra time, with lowering",
-        )
+        self.compile_times = first_runs.compiled(made, kept, key)
         self.reset()
-
-    def _seconds(self, launch: Callable[[int], None], index: int) -> float:
-        start = time.perf_counter()
-        launch(index)
-        self.synchronize()
-        return time.perf_counter() - start
 
     def run(self, index: int) -> None:
         """Traces and launches a step on every rank; returns when the first rank's is launched."""

@@ -97,7 +97,13 @@ class Replica:
             found += [((f"{key} of {name}", "optimizer"), tensor) for key, tensor in state.items()]
         return found
 
+    def names(self) -> dict[int, tuple[str, str]]:
+        """Id of a tensor in torch_xla -> name and role; of the state and of batch 0."""
+        batch = [((name, "batch"), tensor) for name, tensor in self.batches[0].items()]
+        return {int(torch_xla._XLAC._xla_get_tensor_id(t)): meaning for meaning, t in [*self.named(), *batch]}
 
-def identity(tensor: torch.Tensor) -> int:
-    """What torch_xla calls a tensor."""
-    return int(torch_xla._XLAC._xla_get_tensor_id(tensor))
+    def free(self) -> None:
+        """Drops what lies on the device."""
+        self.training.optimizer.state.clear()
+        self.batches = []
+        del self.training

@@ -156,10 +156,8 @@ class Replicas:
         self.reset()
 
     def names(self) -> dict[int, tuple[str, str]]:
-        """Of the first lane: id of torch_xla -> name and role of what a step reads."""
-        made = self._replicas[0]
-        batch = [((name, "batch"), tensor) for name, tensor in made.batches[0].items()]
-        return {replica.identity(tensor): meaning for meaning, tensor in [*made.named(), *batch]}
+        """Of the first lane: tensor of torch_xla -> name and role of what a step reads."""
+        return self._replicas[0].names()
 
     def free(self) -> None:
         """Drops what lies on the devices."""

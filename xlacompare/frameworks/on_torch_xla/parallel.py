@@ -19,7 +19,13 @@ from xlacompare.workloads import spec
 
 
 class Program(first_runs.Program, Protocol):
-    """How a mode runs a training step of a strategy."""
+    """How a mode runs a training step of a strategy.
+
+    Attributes:
+      per_rank: Whether what is traced is the work of one rank, and not of all.
+    """
+
+    per_rank: bool
 
     def losses(self) -> list[float]:
         """Of the last step; their mean is the loss."""
@@ -129,8 +135,10 @@ class Step:
         self._program.traced(lambda results: texts.append(torch_xla._XLAC._get_xla_tensors_hlo(results)))
         return {"source": "hlo", "text": texts[0], "optimised": False}
 
-    def work(self) -> census.Counted:
-        """The StableHLO of one step, before the compiler."""
+    def work(self) -> census.Counted | None:
+        """The StableHLO of one rank's step, before the compiler; None where there is none before XLA partitions it."""
+        if not self._program.per_rank:
+            return None
         found: list[tuple[bytes, tuple[program.Tensor, ...]]] = []
         known = self._program.names()
 

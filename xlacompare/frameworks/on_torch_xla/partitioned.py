@@ -42,6 +42,8 @@ class Partitioned:
       asked: The step.
     """
 
+    per_rank = False
+
     def __init__(
         self,
         workload: spec.Workload,

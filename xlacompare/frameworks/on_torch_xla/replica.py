@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 import torch_xla
 from torch import nn
 
 from xlacompare.frameworks.on_torch import arrays
 from xlacompare.frameworks.on_torch import models as torch_models
-from xlacompare.frameworks.on_torch_xla import compiler, models, optimizers
+from xlacompare.frameworks.on_torch_xla import communicate, compiler, models, optimizers
 from xlacompare.workloads import spec
 
-Saved = tuple[dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]
+Saved = tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]
+Result = tuple[torch.Tensor, torch_models.Statistics]  # loss, batch statistics
 
 
 class Replica:
@@ -25,6 +27,8 @@ class Replica:
       initial: Parameters and buffers, neutral.
       batches: Those of this rank, neutral.
       dtype: Of the workload.
+      rank: Whose; what is whole on every rank does not depend on it.
+      num_ranks: Among how many.
     """
 
     def __init__(
@@ -34,13 +38,14 @@ class Replica:
         initial: tuple[spec.Arrays, spec.Arrays],
         batches: list[spec.Arrays],
         dtype: str,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> None:
+        self._rank, self._num_ranks = rank, num_ranks
         model = models.make(workload, dtype)
         arrays.load(model, workload, *initial)
-        self._initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        self._workload = workload
-        model.to(device)
-        parameters = list(model.parameters())
+        self.workload = workload
+        parameters = self._place(model, device)
         self.training = compiler.Training(
             model, parameters, optimizers.make(workload.optimizer, parameters), workload.optimizer
         )
@@ -49,9 +54,26 @@ class Replica:
             for batch in batches
         ]
 
+    def _place(self, model: nn.Module, device: torch.device | str) -> list[nn.Parameter]:
+        """Uploads what the rank has of the model, and keeps it on the host for `reset`."""
+        self._initial = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+        model.to(device)
+        return list(model.parameters())
+
     def batch(self, index: int) -> torch_models.Batch:
         """Batch of a step."""
         return self.batches[index % len(self.batches)]
+
+    def backward(self, index: int, communication: communicate.Communication) -> Result:
+        """Forward and backward of the rank's rows; leaves the mean over ranks in the gradients."""
+        loss, statistics = self.training.forward(self.batch(index))
+        loss.backward()
+        communication.mean([parameter.grad for parameter in self.training.parameters])
+        return loss, statistics
+
+    def tensors(self) -> list[tuple[str, torch.Tensor]]:
+        """Parameters and buffers by name."""
+        return [*self.training.model.named_parameters(), *self.training.model.named_buffers()]
 
     def optimizer_state(self) -> list[dict[str, torch.Tensor]]:
         """State of each parameter, in the order of the parameters."""
@@ -60,40 +82,40 @@ class Replica:
     def reset(self) -> None:
         """Uploads the initial state into the same tensors (a copy on the device would be a program of its own)."""
         with torch.no_grad():
-            for name, tensor in self.training.model.state_dict().items():
-                tensor.copy_(self._initial[name])
+            for (_, tensor), initial in zip(self.tensors(), self._initial, strict=True):
+                tensor.copy_(initial)
             optimizers.zero_state(self.training.optimizer)
 
     def save(self) -> Saved:
         """The state on the host."""
-        model = {name: tensor.cpu().clone() for name, tensor in self.training.model.state_dict().items()}
-        return model, [{key: value.cpu().clone() for key, value in state.items()} for state in self.optimizer_state()]
+        tensors = [tensor.detach().cpu().clone() for _, tensor in self.tensors()]
+        return tensors, [{key: value.cpu().clone() for key, value in state.items()} for state in self.optimizer_state()]
 
     def restore(self, saved: Saved) -> None:
         """Uploads what `save` gave."""
-        model, optimizer = saved
+        tensors, optimizer = saved
         with torch.no_grad():
-            for name, tensor in self.training.model.state_dict().items():
-                tensor.copy_(model[name])
+            for (_, tensor), value in zip(self.tensors(), tensors, strict=True):
+                tensor.copy_(value)
             for state, values in zip(self.optimizer_state(), optimizer, strict=True):
                 for key, value in values.items():
                     state[key].copy_(value)
 
     def export(self) -> tuple[spec.Arrays, spec.Arrays]:
         """Parameters and buffers, neutral (waits)."""
-        return arrays.export(self.training.model, self._workload)
+        return arrays.export(self.training.model, self.workload)
 
     def export_gradients(self) -> spec.Arrays:
         """What stands in the parameters' gradients, float64, neutral (waits)."""
-        return arrays.export_gradients(self.training.model, self._workload)
+        return arrays.export_gradients(self.training.model, self.workload)
 
     def named(self) -> list[tuple[tuple[str, str], torch.Tensor]]:
         """Parameters, buffers and optimizer state with name and role."""
-        model: nn.Module = self.training.model
-        found: list[tuple[tuple[str, str], torch.Tensor]] = []
-        found += [((name, "parameter"), tensor) for name, tensor in model.named_parameters()]
-        found += [((name, "buffer"), tensor) for name, tensor in model.named_buffers()]
-        for (name, _), state in zip(model.named_parameters(), self.optimizer_state(), strict=True):
+        parameters = {id(parameter) for parameter in self.training.parameters}
+        found = [
+            ((name, "parameter" if id(tensor) in parameters else "buffer"), tensor) for name, tensor in self.tensors()
+        ]
+        for ((name, _), _), state in zip(found, self.optimizer_state(), strict=False):  # parameters come first
             found += [((f"{key} of {name}", "optimizer"), tensor) for key, tensor in state.items()]
         return found
 
@@ -107,3 +129,23 @@ class Replica:
         self.training.optimizer.state.clear()
         self.batches = []
         del self.training
+
+    @staticmethod
+    def state_of(ranks: Sequence[Replica]) -> tuple[spec.Arrays, spec.Arrays]:
+        """Parameters and buffers of all ranks as one; where ranks differ, those that are farthest from rank 0's."""
+        found = [rank.export() for rank in ranks]
+        return farthest([parameters for parameters, _ in found]), farthest([buffers for _, buffers in found])
+
+    @staticmethod
+    def gradients_of(ranks: Sequence[Replica]) -> spec.Arrays:
+        """As `state_of`."""
+        return farthest([rank.export_gradients() for rank in ranks])
+
+
+def farthest(ranks: Sequence[spec.Arrays]) -> spec.Arrays:
+    """Of each tensor the rank's value that is farthest from rank 0's, NaN before all: so a gate sees every rank."""
+
+    def distance(name: str, other: np.ndarray) -> float:
+        return float(np.nan_to_num(np.abs(other - ranks[0][name]), nan=np.inf).max(initial=0.0))
+
+    return {name: max((rank[name] for rank in ranks), key=lambda a, n=name: distance(n, a)) for name in ranks[0]}

@@ -1,20 +1,20 @@
-"""Data parallel over lanes: every lane has a replica, traces its own step and launches it."""
+"""Training over lanes: every lane has what its rank has of the state, traces its own step and launches it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import torch
 
-from xlacompare.core import errors
-from xlacompare.frameworks.on_torch_xla import communicate, lanes, replica
-from xlacompare.parallel import arms, request, shards
+from xlacompare.frameworks.on_torch_xla import communicate, lanes, replica, shard
+from xlacompare.parallel import request, shards
 from xlacompare.workloads import spec
+
+KINDS: dict[str, type[replica.Replica]] = {"dp": replica.Replica, "fsdp": shard.Shard}
 
 
 class Replicas:
-    """The replicas of all ranks; all of them do the same things.
+    """The replicas, or shards, of all ranks; all of them do the same things.
 
     Args:
       ranks: The lanes.
@@ -24,6 +24,8 @@ class Replicas:
       asked: The step.
     """
 
+    per_rank = True
+
     def __init__(
         self,
         ranks: lanes.Lanes,
@@ -32,14 +34,14 @@ class Replicas:
         batches: list[spec.Arrays],
         asked: request.Request,
     ) -> None:
-        self._lanes, self._asked = ranks, asked
+        self._lanes, self._asked, self._kind = ranks, asked, KINDS[asked.strategy]
         self._replicas: dict[int, replica.Replica] = {}
         self._communications: dict[int, communicate.Communication] = {}
         self._losses: dict[int, torch.Tensor] = {}
 
         def make(lane: int) -> None:
             rows = [shards.rows(batch, lane, asked.num_ranks) for batch in batches]
-            made = replica.Replica(ranks.devices[lane], workload, initial, rows, asked.dtype)
+            made = self._kind(ranks.devices[lane], workload, initial, rows, asked.dtype, lane, asked.num_ranks)
             like = made.training.parameters[0]
             self._communications[lane] = communicate.Communication(asked.communication, asked.num_ranks, like)
             self._replicas[lane] = made
@@ -60,18 +62,11 @@ class Replicas:
         lanes.launch()
 
     def _trace(self, lane: int, index: int) -> torch.Tensor:
-        training = self._replicas[lane].training
-        loss, statistics = self._backward(lane, index)
-        training.update(statistics)
-        training.drop_gradients()
-        return loss.detach()
-
-    def _backward(self, lane: int, index: int) -> tuple[torch.Tensor, dict]:
         made = self._replicas[lane]
-        loss, statistics = made.training.forward(made.batch(index))
-        loss.backward()
-        self._communications[lane].mean([parameter.grad for parameter in made.training.parameters])
-        return loss, statistics
+        loss, statistics = made.backward(index, self._communications[lane])
+        made.training.update(statistics)
+        made.training.drop_gradients()
+        return loss.detach()
 
     def wait(self) -> None:
         """Waits for lanes and devices."""
@@ -82,26 +77,17 @@ class Replicas:
         return [self._losses[lane].item() for lane in range(self._asked.num_ranks)]
 
     def state(self) -> tuple[spec.Arrays, spec.Arrays]:
-        """Parameters and buffers of rank 0, which every rank has.
+        """Parameters and buffers, put together from what the ranks have."""
+        return self._kind.state_of(self._in_order())
 
-        Raises:
-          MismatchError: They have drifted apart under an arm that does not let them.
-        """
-        found = [made.export() for _, made in sorted(self._replicas.items())]
-        for parameters, buffers in found[1:]:
-            self._require_equal("parameter", found[0][0], parameters)
-            self._require_equal("buffer", found[0][1], buffers)
-        return found[0]
+    def _in_order(self) -> list[replica.Replica]:
+        return [made for _, made in sorted(self._replicas.items())]
 
     def gradients(self) -> spec.Arrays:
-        """Of batch 0 at the initial state, as the optimizers would get them.
-
-        Raises:
-          MismatchError: As of `state`.
-        """
+        """Of batch 0 at the initial state, as the optimizers would get them."""
 
         def launch(lane: int) -> None:
-            self._backward(lane, 0)
+            self._replicas[lane].backward(0, self._communications[lane])
             lanes.launch()
 
         self.wait()
@@ -109,24 +95,15 @@ class Replicas:
         self.reset()
         self._lanes.led(launch)
         self.wait()
-        found = [made.export_gradients() for _, made in sorted(self._replicas.items())]
+        found = self._kind.gradients_of(self._in_order())
         for made in self._replicas.values():
             made.training.drop_gradients()
-        for gradients in found[1:]:
-            self._require_equal("gradient", found[0], gradients)
         self._uploaded(lambda lane: self._restore(lane, saved[lane]))
-        return found[0]
+        return found
 
     def _restore(self, lane: int, saved: replica.Saved) -> None:
         self._replicas[lane].restore(saved)
         lanes.launch()
-
-    def _require_equal(self, kind: str, first: spec.Arrays, other: spec.Arrays) -> None:
-        if self._asked.communication not in arms.EXACT:
-            return
-        for name, value in first.items():
-            if not np.array_equal(value, other[name], equal_nan=True):
-                raise errors.MismatchError(f"{kind} {name} is not the same on all ranks")
 
     def reset(self) -> None:
         """Uploads the initial state."""
@@ -164,3 +141,4 @@ class Replicas:
         self._replicas.clear()
         self._communications.clear()
         self._losses.clear()
+

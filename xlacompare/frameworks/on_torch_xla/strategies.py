@@ -40,6 +40,16 @@ STRATEGIES: dict[str, strategy.StrategySpec] = {
         compilers=_COMPILERS,
         communication=_COMMUNICATION,
     ),
+    "fsdp": strategy.StrategySpec(
+        name="fsdp",
+        definition="threads: every parameter flat, in equal parts (padded where it does not divide); xm.all_gather "
+        "(pin_layout=False) of each before the forward pass, kept for the backward pass, xm.reduce_scatter of each "
+        "gradient, torch.optim on the parts. spmd: batch and parameters (first axis that divides) marked with "
+        "xs.mark_sharding",
+        modes=_MODES,
+        compilers=_COMPILERS,
+        communication=_COMMUNICATION,
+    ),
 }
 
 LACKS: dict[str, str] = {}

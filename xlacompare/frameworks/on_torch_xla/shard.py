@@ -24,13 +24,14 @@ class Shard(replica.Replica):
     """
 
     def _place(self, model: nn.Module, device: torch.device | str) -> list[nn.Parameter]:
-        """The model keeps its parameters on the host, for their names; its buffers are whole on every rank."""
+        """The model's parameters are empty between steps; its buffers are whole on every rank."""
         parts = [self._part(parameter.detach()) for parameter in model.parameters()]
         self._initial = [*parts, *(buffer.clone() for buffer in model.buffers())]
         self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-        for module in model.modules():
-            for name, buffer in module.named_buffers(recurse=False):
-                setattr(module, name, buffer.to(device))
+        for parameter in model.parameters():
+            parameter.data = torch.empty(0, dtype=parameter.dtype)
+        model.to(device)
+        self._nothing = torch.empty(0, dtype=parts[0].dtype).to(device)
         return [nn.Parameter(part.to(device)) for part in parts]
 
     def _part(self, whole: torch.Tensor) -> torch.Tensor:
@@ -48,17 +49,27 @@ class Shard(replica.Replica):
         """Leaves the rank's part of the mean over ranks in the gradients."""
         batch, model = self.batch(index), self.training.model
         gathered = communication.gather([parameter.detach() for parameter in self.training.parameters])
-        whole = {
-            name: flat[: math.prod(shape)].reshape(shape).requires_grad_()
-            for (name, shape), flat in zip(self._shapes.items(), gathered, strict=True)
-        }
-        logits, statistics = torch.func.functional_call(model, whole, (batch,))
+        for (_, leaf), shape, flat in zip(model.named_parameters(), self._shapes.values(), gathered, strict=True):
+            leaf.data = flat[: math.prod(shape)].reshape(shape)
+        logits, statistics = model(batch)
         loss = torch_models.loss_of(logits, batch["labels"])
-        gradients = torch.autograd.grad(loss, list(whole.values()))
-        parts = communication.scatter_mean([self._padded(gradient) for gradient in gradients])
+        loss.backward()
+        parts = communication.scatter_mean([self._padded(leaf.grad) for leaf in model.parameters()])
+        self._forget(model)
         for parameter, part in zip(self.training.parameters, parts, strict=True):
             parameter.grad = part
         return loss, statistics
+
+    def _forget(self, model: nn.Module) -> None:
+        """Lets go of what was gathered, and of its gradients.
+
+        Dropping tensors of one's own would not do: autograd's thread may hold the graph, and its leaves, for a moment
+        after the backward pass. Whatever lives at a launch is an output of the program: one lane in some hundred steps
+        would compile another one (a hang).
+        """
+        for leaf in model.parameters():
+            leaf.grad = None
+            leaf.data = self._nothing
 
     @staticmethod
     def state_of(ranks: Sequence[replica.Replica]) -> tuple[spec.Arrays, spec.Arrays]:

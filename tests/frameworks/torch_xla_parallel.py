@@ -53,9 +53,7 @@ CASES: dict[tuple[str, int], tuple[tuple[str, str, str, str], ...]] = {
 def build(world: ranks.Ranks, asked: request.Request, variant: str) -> Any:
     """As a rank's process does."""
     workload, made = cases.inputs(variant)
-    return frameworks.parallel("torch_xla").build(
-        world, workload, made.parameters, made.buffers, made.batches, asked
-    )
+    return frameworks.parallel("torch_xla").build(world, workload, made.parameters, made.buffers, made.batches, asked)
 
 
 def worst_gradient(gradients: dict[str, Any], variant: str, dtype: str) -> float:
@@ -74,9 +72,7 @@ def trained(world: ranks.Ranks, step: Any, variant: str, asked: request.Request)
     found: dict[str, Any] = {"gradient": worst_gradient(step.gradients(), variant, asked.dtype)}
     if asked.communication in arms.EXACT:
         reference = cases.reference(variant, asked.dtype)
-        result = gate.arm_gate(
-            step, workload, made.parameters, made.buffers, reference, asked.dtype, cases.STEPS
-        )
+        result = gate.arm_gate(step, workload, made.parameters, made.buffers, reference, asked.dtype, cases.STEPS)
         found |= {"passed": result.passed, "message": "" if result.passed else result.message()}
         found["after"] = worst_gradient(step.gradients(), variant, asked.dtype)
     step.reset()

@@ -145,7 +145,9 @@ class Step:
         def read(results: list[torch.Tensor]) -> None:
             identities, values = torch_xla._XLAC._get_tensors_xla_device_data_node(results)
             inputs = tuple(
-                program.Tensor(*known.get(int(i), ("", "constant")), str(v.dtype).removeprefix("torch."), tuple(v.shape))
+                program.Tensor(
+                    *known.get(int(i), ("", "constant")), str(v.dtype).removeprefix("torch."), tuple(v.shape)
+                )
                 for i, v in zip(identities, values, strict=True)
             )
             found.append((xla_model.get_stablehlo_bytecode(results), inputs))

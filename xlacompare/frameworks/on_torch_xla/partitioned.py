@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -10,26 +11,23 @@ import torch_xla
 from torch_xla.core import xla_model
 from torch_xla.distributed import spmd as xs
 
-from xlacompare.frameworks.on_torch_xla import compiler, replica
+from xlacompare.frameworks.on_torch import models as torch_models
+from xlacompare.frameworks.on_torch_xla import compiler, placement, replica
 from xlacompare.parallel import request
 from xlacompare.workloads import spec
 
 _AXIS = "ranks"
-Split = Callable[[str, tuple[int, ...], int], "int | None"]
 
 
-def _whole(name: str, shape: tuple[int, ...], size: int) -> int | None:
-    return None
+@dataclasses.dataclass(frozen=True)
+class _Training(compiler.Training):
+    """A step whose activations, and their gradients, are marked too."""
 
+    tap: torch_models.Tap
 
-def _first_that_divides(name: str, shape: tuple[int, ...], size: int) -> int | None:
-    return next((axis for axis, length in enumerate(shape) if length % size == 0), None)
-
-
-# strategy -> which axis of a parameter is split; None: it is whole on every rank.
-SPLITS: dict[str, Split] = {"dp": _whole, "fsdp": _first_that_divides}
-# Strategies whose batch is split.
-BY_ROWS = ("dp", "fsdp")
+    def forward(self, batch: torch_models.Batch) -> tuple[torch.Tensor, torch_models.Statistics]:
+        logits, statistics = self.model(batch, self.tap)
+        return torch_models.loss_of(logits, batch["labels"]), statistics
 
 
 class Partitioned:
@@ -51,36 +49,44 @@ class Partitioned:
         batches: list[spec.Arrays],
         asked: request.Request,
     ) -> None:
-        self._size, self._split = asked.num_ranks, SPLITS[asked.strategy]
-        self._mesh = xs.Mesh(np.arange(self._size), (self._size,), (_AXIS,))
-        self._replica = replica.Replica(torch_xla.device(), workload, initial, batches, asked.dtype)
+        size = asked.num_ranks
+        self._placement = placement.PLACEMENTS[asked.strategy](workload, size)
+        self._mesh = xs.Mesh(np.arange(size), (size,), (_AXIS,))
+        parameters, buffers = initial
+        laid_out = self._placement.laid_out(parameters), buffers
+        self._replica = replica.Replica(torch_xla.device(), workload, laid_out, batches, asked.dtype)
+        made = self._replica.training
+        self._placement.prepare(made.model)
+        self._training = _Training(made.model, made.parameters, made.optimizer, made.spec, self._tap)
         self._loss = torch.zeros(())
-        self._place_state()
-        for batch in self._replica.batches:
-            self._place_batch(batch, asked.strategy in BY_ROWS)
+        self._place()
         compiler.fence()
 
-    def _place_state(self) -> None:
-        training = self._replica.training
+    def _place(self) -> None:
+        """What is whole is marked too, else the partitioner chooses how it comes out."""
+        training = self._training
         for name, tensor in training.model.named_parameters():
-            axis = self._split(name, tuple(tensor.shape), self._size)
+            axis = self._placement.parameter(name, tensor.shape)
             self._mark(tensor, axis)
             for value in training.optimizer.state[tensor].values():
                 self._mark(value, axis if value.shape == tensor.shape else None)
         for tensor in training.model.buffers():
             self._mark(tensor, None)
+        for batch in self._replica.batches:
+            for name, tensor in batch.items():
+                self._mark(tensor, self._placement.batch(name))
 
-    def _place_batch(self, batch: Mapping[str, torch.Tensor], by_rows: bool) -> None:
-        for tensor in batch.values():
-            self._mark(tensor, 0 if by_rows else None)
+    def _tap(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        axis = self._placement.activation(name)
+        split = None if axis is None else axis % value.dim()
+        return xs.mark_sharding_with_gradients(value, self._mesh, _spec(value, split))
 
     def _mark(self, tensor: torch.Tensor, axis: int | None) -> None:
-        """Splits one axis among the ranks; what is whole is marked too, else the partitioner chooses how it comes out."""
-        xs.mark_sharding(tensor, self._mesh, tuple(_AXIS if i == axis else None for i in range(tensor.dim())))
+        xs.mark_sharding(tensor, self._mesh, _spec(tensor, axis))
 
     def launch(self, index: int) -> None:
         """Traces and launches the one program."""
-        self._loss = self._replica.training.step(self._replica.batch(index))
+        self._loss = self._training.step(self._replica.batch(index))
         torch_xla.sync()
 
     def first(self, index: int) -> None:
@@ -97,18 +103,18 @@ class Partitioned:
 
     def state(self) -> tuple[spec.Arrays, spec.Arrays]:
         """Parameters and buffers, gathered by the runtime."""
-        return self._replica.export()
+        parameters, buffers = self._replica.export()
+        return self._placement.neutral(parameters), buffers
 
     def gradients(self) -> spec.Arrays:
         """Of batch 0 at the initial state."""
         self.wait()
         saved = self._replica.save()
         self.reset()
-        training = self._replica.training
-        training.forward(self._replica.batch(0))[0].backward()
+        self._training.forward(self._replica.batch(0))[0].backward()
         compiler.fence()
-        found = self._replica.export_gradients()
-        training.drop_gradients()
+        found = self._placement.neutral(self._replica.export_gradients())
+        self._training.drop_gradients()
         self._replica.restore(saved)
         compiler.fence()
         return found
@@ -121,7 +127,7 @@ class Partitioned:
     def traced(self, read: Callable[[list[torch.Tensor]], None]) -> None:
         """Runs one step from the initial state, and gives its results to `read` before it is launched."""
         self.reset()
-        self._loss = self._replica.training.step(self._replica.batch(0))
+        self._loss = self._training.step(self._replica.batch(0))
         read([self._loss, *(tensor for _, tensor in self._replica.named())])
         compiler.fence()
         self.reset()
@@ -133,4 +139,9 @@ class Partitioned:
     def free(self) -> None:
         """Drops what lies on the devices."""
         self._replica.free()
+        del self._training
         self._loss = torch.zeros(())
+
+
+def _spec(tensor: torch.Tensor, axis: int | None) -> tuple[str | None, ...]:
+    return tuple(_AXIS if i == axis else None for i in range(tensor.dim()))

@@ -141,4 +141,3 @@ class Replicas:
         self._replicas.clear()
         self._communications.clear()
         self._losses.clear()
-

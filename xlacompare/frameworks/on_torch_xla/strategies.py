@@ -50,6 +50,14 @@ STRATEGIES: dict[str, strategy.StrategySpec] = {
         compilers=_COMPILERS,
         communication=_COMMUNICATION,
     ),
+    "tp": strategy.StrategySpec(
+        name="tp",
+        definition="spmd: kernels marked with xs.mark_sharding, attention by heads, other blocks by columns, then rows "
+        "(mlp: layers in pairs, one left over is whole); activations between them marked as whole",
+        modes={"inprocess": ("spmd",)},
+        compilers=_COMPILERS,
+        communication={"real": _COMMUNICATION["real"]},
+    ),
 }
 
 LACKS: dict[str, str] = {}
@@ -69,7 +77,8 @@ def unsupported(asked: request.Request, transport: str, mode: str, workload: str
         return LACKS.get(asked.strategy, f"torch_xla has no strategy {asked.strategy!r}")
     if mode not in chosen.modes.get(transport, ()):
         return transports.LACKS.get(
-            transport, f"torch_xla runs {asked.strategy} over {', '.join(chosen.modes)}, not over {transport} in {mode!r}"
+            transport,
+            f"torch_xla runs {asked.strategy} over {', '.join(chosen.modes)}, not over {transport} in {mode!r}",
         )
     if asked.compiler not in chosen.compilers:
         return f"torch_xla has no compiler arm {asked.compiler!r} for {asked.strategy}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import collections
 import concurrent.futures
 import json
 import math
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +15,6 @@ import pytest
 
 from tests import conftest
 from tests.frameworks import cases, torch_xla_parallel
-from xlacompare.core import cell as cells
 from xlacompare.core.census import LoweredCollective
 from xlacompare.frameworks.on_torch_xla import strategies
 from xlacompare.graph import client
@@ -50,7 +51,7 @@ def rows_of(found: dict[str, Any], *communication: str) -> list[dict[str, Any]]:
 
 def arm_of(found: dict[str, Any], communication: str) -> dict[str, Any]:
     """The float32 step of REAL in one arm."""
-    rows = rows_of(found, communication)
+    rows = [row for row in rows_of(found, communication) if row["request"]["strategy"] == "dp"]
     return next(row for row in rows if row["variant"] == REAL and row["request"]["dtype"] == "float32")
 
 
@@ -96,31 +97,33 @@ def collectives_of(reader: client.Client, row: dict[str, Any]) -> list[LoweredCo
 
 def test_what_the_arms_send(world: World, reader: client.Client) -> None:
     found = world("threads", 2)
-    sent = {arm: collectives_of(reader, arm_of(found, arm)) for arm in arms.ARMS if arm not in arms.WITHOUT_COMPUTE}
-    for row in rows_of(found, *arms.WITHOUT_COMPUTE):
-        sent[row["request"]["communication"]] = collectives_of(reader, row)
+    sent = {arm: collectives_of(reader, arm_of(found, arm)) for arm in arms.ARMS}
     workload, _ = cases.inputs(REAL)
     tensors = workload.parameters()
     elements = sum(math.prod(tensor.shape) for tensor in tensors)
-    assert {arm: (len(ops), sum(op.operands for op in ops), sum(op.operand_bytes for op in ops)) for arm, ops in sent.items()} == {
+    seen = {
+        arm: (len(ops), sum(op.operands for op in ops), sum(op.operand_bytes for op in ops))
+        for arm, ops in sent.items()
+    }
+    assert seen == {
         "real": (1, len(tensors), 4 * elements),
         "serial": (1, len(tensors), 4 * elements),
         "alone": (1, len(tensors), 4 * elements),
         "elided": (0, 0, 0),
         "token": (1, len(tensors), 4 * len(tensors)),
         "alone_token": (1, len(tensors), 4 * len(tensors)),
-    }  # fmt: skip
+    }
     assert all(op.reduction == "sum" for ops in sent.values() for op in ops)
 
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_rank_does_its_share(world: World, reader: client.Client, size: int, tmp_path: Any) -> None:
     """Of the workload's products, in every arm: nothing was dropped with the collectives."""
-    rows = [row for row in rows_of(world("threads", size)) if row["variant"] == REAL and "work" in row]
-    workload, _ = cases.inputs(REAL)
-    whole = sum(product.flops for product in workload.products_per_step())
-    assert len(rows) == (5 if size == 2 else 3)
+    rows = [row for row in rows_of(world("threads", size)) if row["variant"].startswith("mlp") and "work" in row]
+    assert len(rows) == (10 if size == 2 else 4)
     for row in rows:
+        workload, _ = cases.inputs(row["variant"])
+        whole = sum(product.flops for product in workload.products_per_step())
         path = tmp_path / "program"
         path.write_bytes(base64.b64decode(row["work"]["bytecode"]))
         counted = reader.ask("count_bytecode", str(path), row["work"]["inputs"])
@@ -131,13 +134,46 @@ def test_the_partitioner_reduces_every_gradient(world: World, reader: client.Cli
     workload, _ = cases.inputs(REAL)
     elements = sum(math.prod(tensor.shape) for tensor in workload.parameters())
     for size in (2, 4):
-        row = next(row for row in rows_of(world("spmd", size), "real") if row["variant"] == REAL)
+        row = world("spmd", size)["rows"][0]  # dp in float64
         ops = collectives_of(reader, row)
         assert {op.opcode for op in ops} == {"all-reduce"}
         sent = sum(op.operand_bytes for op in ops) // 8
         # and a few scalars: the loss and its normalisers
         assert elements <= sent <= elements + 10
         assert row["work"] is None
+
+
+def test_what_fsdp_sends(world: World, reader: client.Client) -> None:
+    """Of every parameter a gather and of every gradient a scatter; an arm's operands are those of `real`."""
+    found = [row for row in world("threads", 2)["rows"] if row["request"]["strategy"] == "fsdp"]
+    sent = {row["request"]["communication"]: collectives_of(reader, row) for row in found}  # real: float64, the last
+    workload, _ = cases.inputs("mlp of 8")
+    elements = sum(math.prod(tensor.shape) for tensor in workload.parameters())
+    kinds = {"all-gather": len(workload.parameters()), "reduce-scatter": len(workload.parameters())}
+    for arm, ops in sent.items():
+        assert collections.Counter(op.opcode for op in ops) == ({} if arm == "elided" else kinds), arm
+    for arm, item in (("real", 8), ("serial", 4), ("alone", 4)):
+        # two ranks: a part is half of the parameter
+        assert sum(op.operand_bytes for op in sent[arm] if op.opcode == "all-gather") == item * elements // 2
+        assert sum(op.operand_bytes for op in sent[arm] if op.opcode == "reduce-scatter") == item * elements
+    for arm in ("token", "alone_token"):
+        assert {(op.opcode, op.operand_bytes) for op in sent[arm]} == {("all-gather", 4), ("reduce-scatter", 8)}
+
+
+def test_what_the_partitioner_makes_of_the_strategies(world: World, reader: client.Client) -> None:
+    def opcodes(size: int, strategy: str) -> set[str]:
+        (row,) = (row for row in world("spmd", size)["rows"] if row["request"]["strategy"] == strategy)
+        return {op.opcode for op in collectives_of(reader, row)}
+
+    assert opcodes(2, "fsdp") == opcodes(4, "fsdp") == {"all-gather", "all-reduce"}
+    assert opcodes(4, "tp") == {"all-reduce"}
+
+
+def test_upstream_launch_waits_for_the_program(world: World) -> None:
+    """Goes red when it starts to work: then `Lanes.staged` is enough for training too."""
+    done = conftest.run_child(["-m", "tests.frameworks.torch_xla_parallel", "staged"], {"XLA_FLAGS": None}, DEADLINE_S)
+    assert done.returncode == -signal.SIGABRT, f"it works now: {done.stdout}"
+    assert "Termination timeout for `all reduce" in done.stderr
 
 
 def test_what_is_refused_says_why() -> None:
@@ -149,6 +185,7 @@ def test_what_is_refused_says_why() -> None:
     assert reason("dp", "real", "spmd", "convnet") is None
     assert reason("dp", "elided", "spmd", "mlp") == strategies.PARTITIONED
     assert reason("dp", "real", "threads", "convnet") == strategies.BATCH_NORM
+    assert reason("tp", "real", "threads", "mlp") and reason("tp", "real", "spmd", "mlp") is None
     assert "gloo" in (reason("dp", "real", "process", "mlp", "gloo") or "")
     assert "pp" in (reason("pp", "real", "threads", "mlp") or "")
     asked = request.Request("dp", "real", "eager", "float32", 2)

@@ -1,6 +1,7 @@
 """What the tests of torch_xla's training over ranks run in a process of its own, one line of JSON.
 
-python -m tests.frameworks.torch_xla_parallel MODE RANKS
+python -m tests.frameworks.torch_xla_parallel MODE RANKS    cases of training
+python -m tests.frameworks.torch_xla_parallel staged        upstream's hang, which `Lanes.led` is there for
 """
 
 from __future__ import annotations
@@ -32,20 +33,27 @@ CASES: dict[tuple[str, int], tuple[tuple[str, str, str, str], ...]] = {
         ("dp", "real", "mlp with adamw", "float64"),
         ("dp", "real", "transformer of 2", "float32"),
         *(("dp", arm, "mlp with adamw", "float32") for arm in arms.ARMS),
+        *(("fsdp", arm, "mlp of 8", "float32") for arm in arms.ARMS),
+        ("fsdp", "real", "mlp of 8", "float64"),
     ),
     ("threads", 4): (
         ("dp", "real", "mlp with adamw", "float64"),
         ("dp", "real", "mlp with adamw", "float32"),
         ("dp", "elided", "mlp with adamw", "float32"),
+        ("fsdp", "real", "mlp with adamw", "float64"),
     ),
     ("spmd", 2): (
         ("dp", "real", "mlp with adamw", "float64"),
         ("dp", "real", "transformer of 2", "float32"),
         ("dp", "real", "convnet of 2 stages", "float32"),
+        ("fsdp", "real", "mlp with adamw", "float64"),
+        ("tp", "real", "transformer of 2", "float32"),
     ),
     ("spmd", 4): (
         ("dp", "real", "mlp with adamw", "float64"),
         ("dp", "real", "mlp with adamw", "float32"),
+        ("fsdp", "real", "mlp with adamw", "float64"),
+        ("tp", "real", "mlp with adamw", "float64"),
     ),
 }
 
@@ -178,7 +186,15 @@ def run(mode: str, size: int) -> dict[str, Any]:
     return {"rows": rows, "mutations": wrong}
 
 
+def staged() -> dict[str, Any]:
+    """A training step whose lanes launch one after the other, each when the one before has returned."""
+    world: Any = torch_xla_ranks.start("threads", 2)
+    world.lanes.led = world.lanes.staged
+    build(world, request.Request("dp", "real", "compiled", "float32", 2), "mlp of 8")
+    return {}
+
+
 if __name__ == "__main__":
     os.environ["PJRT_DEVICE"] = "CPU"  # torch_xla asks for it at its import
-    print(json.dumps(run(sys.argv[1], int(sys.argv[2]))), flush=True)
+    print(json.dumps(staged() if sys.argv[1] == "staged" else run(sys.argv[1], int(sys.argv[2]))), flush=True)
     os._exit(0)

@@ -28,7 +28,7 @@ def launch() -> None:
 
     Without the collectives' token, which xm keeps until the launch has returned and then frees with the interpreter
     locked. It may be the last to hold the step's inputs; a donated one is freed when the program is done, so that the
-    other lanes, which the program waits for, could not trace (a hang in some runs, torch_xla 2.9.0; a test shows it).
+    other lanes, which the program waits for, could not trace (seen in one run of four, torch_xla 2.9.0).
     """
     torch_xla._XLAC._set_all_reduce_token(torch_xla._XLAC._xla_get_default_device(), None)
     torch_xla.sync()
@@ -96,7 +96,8 @@ class Lanes:
         """Runs a task that traces, compiles and launches one program: the others follow when the first lane has it.
 
         For programs that donate their inputs. There `staged` would hang: the launch returns when the program is done,
-        for which the others are needed (torch_xla 2.9.0: whoever drops a buffer that is being donated waits).
+        for which the others are needed (torch_xla 2.9.0: whoever drops a buffer that is being donated waits; a test
+        shows it).
         """
         before, through, failed = counters.programs_found(), threading.Event(), threading.Event()
 

@@ -13,9 +13,9 @@ _COMPILERS = {
 }
 _COMMUNICATION = {
     "real": "threads: xm calls in the traced step. spmd: what the partitioner puts in",
-    "elided": "the local operation in the place of the xm call; first elements of its operands meet in one small sort: "
-    "what follows waits for all of them, as for the collective",
-    "token": "the xm call on the first element of each operand; its result times zero is added to the local operation's",
+    "elided": "the local operation in the place of the xm call; the first elements of its operands, where it has "
+    "several, meet in one small sort: what follows waits for all of them, as for the collective",
+    "token": "the xm call on the first element of each operand; its result times zero is added to the local one",
     "serial": "as real; operands before each collective, and results after it, are tied together through their first "
     "elements in a small sort, because XLA:CPU drops optimization barriers",
     "alone": "a program of the schedule's collectives, one after the other by xm's token",
@@ -23,19 +23,20 @@ _COMMUNICATION = {
 }
 
 PARTITIONED = (
-    "under SPMD the program has no collective before XLA partitions it, so there is none to replace: only the arm `real` "
-    "exists; use mode threads"
+    "under SPMD the program has no collective before XLA partitions it, so there is none to replace: only the arm "
+    "`real` exists; use mode threads"
 )
 BATCH_NORM = (
-    "batch norm over the global batch needs an all_reduce inside the forward and the backward pass, which torch_xla has "
-    "no layer for (torch.nn.SyncBatchNorm is for CUDA): its statistics would be those of a rank; use mode spmd"
+    "batch norm over the global batch needs an all_reduce inside the forward and the backward pass, which torch_xla "
+    "has no layer for (torch.nn.SyncBatchNorm is for CUDA): its statistics would be those of a rank; use mode spmd"
 )
 
 STRATEGIES: dict[str, strategy.StrategySpec] = {
     "dp": strategy.StrategySpec(
         name="dp",
         definition="threads: a model and an optimizer per device, xm.all_reduce of all gradients in one call with the "
-        "scale 1/ranks, as xm.optimizer_step does. spmd: the batch marked with xs.mark_sharding, parameters replicated",
+        "scale 1/ranks, as xm.optimizer_step does. spmd: batch and activations marked with xs.mark_sharding, "
+        "parameters replicated; XLA puts an all-reduce where a gradient is summed",
         modes=_MODES,
         compilers=_COMPILERS,
         communication=_COMMUNICATION,
@@ -44,8 +45,8 @@ STRATEGIES: dict[str, strategy.StrategySpec] = {
         name="fsdp",
         definition="threads: every parameter flat, in equal parts (padded where it does not divide); xm.all_gather "
         "(pin_layout=False) of each before the forward pass, kept for the backward pass, xm.reduce_scatter of each "
-        "gradient, torch.optim on the parts. spmd: batch and parameters (first axis that divides) marked with "
-        "xs.mark_sharding",
+        "gradient, torch.optim on the parts. spmd: batch, activations and parameters (first axis that divides) marked "
+        "with xs.mark_sharding; XLA:CPU reduces a gradient by an all-reduce and a slice, not by a reduce-scatter",
         modes=_MODES,
         compilers=_COMPILERS,
         communication=_COMMUNICATION,

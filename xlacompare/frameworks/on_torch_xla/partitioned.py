@@ -29,6 +29,11 @@ class _Training(compiler.Training):
         logits, statistics = self.model(batch, self.tap)
         return torch_models.loss_of(logits, batch["labels"]), statistics
 
+    def step(self, batch: torch_models.Batch) -> torch.Tensor:
+        """With the backward pass on the calling thread, see `replica.backward`."""
+        with torch.autograd.set_multithreading_enabled(False):
+            return super().step(batch)
+
 
 class Partitioned:
     """A training step over the global batch; gradients and optimizer state lie as their parameters do.
@@ -111,7 +116,7 @@ class Partitioned:
         self.wait()
         saved = self._replica.save()
         self.reset()
-        self._training.forward(self._replica.batch(0))[0].backward()
+        replica.backward(self._training.forward(self._replica.batch(0))[0])
         compiler.fence()
         found = self._placement.neutral(self._replica.export_gradients())
         self._training.drop_gradients()

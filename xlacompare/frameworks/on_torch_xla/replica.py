@@ -67,7 +67,7 @@ class Replica:
     def backward(self, index: int, communication: communicate.Communication) -> Result:
         """Forward and backward of the rank's rows; leaves the mean over ranks in the gradients."""
         loss, statistics = self.training.forward(self.batch(index))
-        loss.backward()
+        backward(loss)
         communication.mean([parameter.grad for parameter in self.training.parameters])
         return loss, statistics
 
@@ -140,6 +140,17 @@ class Replica:
     def gradients_of(ranks: Sequence[Replica]) -> spec.Arrays:
         """As `state_of`."""
         return farthest([rank.export_gradients() for rank in ranks])
+
+
+def backward(loss: torch.Tensor) -> None:
+    """The backward pass on the calling thread.
+
+    Autograd's own thread of the device may hold a gradient for a moment after the pass. Whatever lives at a launch is an
+    output of the program: in some steps (on busy cores, one of ten) a lane would compile and run another one than the
+    others, which is a hang (torch 2.9.1, torch_xla 2.9.0).
+    """
+    with torch.autograd.set_multithreading_enabled(False):
+        loss.backward()
 
 
 def farthest(ranks: Sequence[spec.Arrays]) -> spec.Arrays:

@@ -53,7 +53,7 @@ class Shard(replica.Replica):
             leaf.data = flat[: math.prod(shape)].reshape(shape)
         logits, statistics = model(batch)
         loss = torch_models.loss_of(logits, batch["labels"])
-        loss.backward()
+        replica.backward(loss)
         parts = communication.scatter_mean([self._padded(leaf.grad) for leaf in model.parameters()])
         self._forget(model)
         for parameter, part in zip(self.training.parameters, parts, strict=True):
@@ -61,12 +61,7 @@ class Shard(replica.Replica):
         return loss, statistics
 
     def _forget(self, model: nn.Module) -> None:
-        """Lets go of what was gathered, and of its gradients.
-
-        Dropping tensors of one's own would not do: autograd's thread may hold the graph, and its leaves, for a moment
-        after the backward pass. Whatever lives at a launch is an output of the program: one lane in some hundred steps
-        would compile another one (a hang).
-        """
+        """Lets go of what was gathered, and of its gradients: what lives at a launch is an output of the program."""
         for leaf in model.parameters():
             leaf.grad = None
             leaf.data = self._nothing

@@ -23,15 +23,21 @@ def enter(device: str) -> None:
     torch_xla._XLAC._xla_set_default_device(device)
 
 
-def launch() -> None:
-    """Launches what the calling lane has traced.
+def launch(results: Sequence[torch.Tensor] = ()) -> None:
+    """Launches what the calling lane has traced; of a program, its results in order.
+
+    Not all that lives, as torch_xla.sync() does: a tensor that something still holds in one lane would be one more
+    output there, another program, and the lanes would wait for each other in different ones.
 
     Without the collectives' token, which xm keeps until the launch has returned and then frees with the interpreter
     locked. It may be the last to hold the step's inputs; a donated one is freed when the program is done, so that the
     other lanes, which the program waits for, could not trace (seen in one run of four, torch_xla 2.9.0).
     """
     torch_xla._XLAC._set_all_reduce_token(torch_xla._XLAC._xla_get_default_device(), None)
-    torch_xla.sync()
+    if results:
+        torch_xla._XLAC._xla_sync_multi(list(results), devices=[], wait=False, sync_xla_data=True)
+    else:
+        torch_xla.sync()
 
 
 class _Lane(threading.Thread):

@@ -59,7 +59,10 @@ class Replicas:
 
     def _step(self, lane: int, index: int) -> None:
         self._losses[lane] = self._trace(lane, index)
-        lanes.launch()
+        lanes.launch(self._results(lane))
+
+    def _results(self, lane: int) -> list[torch.Tensor]:
+        return [self._losses[lane], *(tensor for _, tensor in self._replicas[lane].named())]
 
     def _trace(self, lane: int, index: int) -> torch.Tensor:
         made = self._replicas[lane]
@@ -87,8 +90,9 @@ class Replicas:
         """Of batch 0 at the initial state, as the optimizers would get them."""
 
         def launch(lane: int) -> None:
-            self._replicas[lane].backward(0, self._communications[lane])
-            lanes.launch()
+            made = self._replicas[lane]
+            made.backward(0, self._communications[lane])
+            lanes.launch([parameter.grad for parameter in made.training.parameters])
 
         self.wait()
         saved = {lane: made.save() for lane, made in self._replicas.items()}
@@ -124,8 +128,8 @@ class Replicas:
         def task(lane: int) -> None:
             self._losses[lane] = self._trace(lane, 0)
             if lane == 0:
-                read([self._losses[0], *(tensor for _, tensor in self._replicas[0].named())])
-            lanes.launch()
+                read(self._results(0))
+            lanes.launch(self._results(lane))
 
         self.reset()
         self._lanes.led(task)

@@ -38,7 +38,7 @@ def launches_of(truths: dict[str, effect_truth.Truth] | effect_truth.Truth, seed
 
 
 def without(launches, *keys):
-    return [effects.Launch({k: v for k, v in x.arms.items() if k not in keys}, x.ranks, x.together) for x in launches]
+    return [effects.Launch({k: v for k, v in x.arms.items() if k not in keys}, x.ranks) for x in launches]
 
 
 def by_name(found):
@@ -143,12 +143,14 @@ def test_what_a_compiler_does_adds_up():
 
 
 def test_variants_of_different_processes_are_compared_by_launches():
-    launches = launches_of({E: BASE, C: BASE}, count=1, together=False)
+    apart = {(v, arm): number for number, v in enumerate((E, C)) for arm in BASE.arms()}
+    launches = launches_of({E: BASE, C: BASE}, count=1, worlds=apart)
     combination = effects.compiling(E, C)["compiler"]
     assert effects.combined(launches, combination).half_width == math.inf  # one value: nothing is known of its spread
-    several = effects.combined(launches_of({E: BASE, C: BASE}, together=False), combination)
+    several = effects.combined(launches_of({E: BASE, C: BASE}, worlds=apart), combination)
     assert several.df == LAUNCHES - 1 and several.method == "t over 3 launches of visits"
     assert effects.effect(launches, "exposed", C).df > 5  # within a variant visits count as ever
+    assert effects.combined(effects.with_fastest(launches, [C]), effects.terms("imbalance", C)).df > 5
 
 
 @pytest.mark.parametrize("gone", [effects.ELIDED, effects.TOKEN, effects.ALONE, effects.ALONE_TOKEN, effects.SERIAL])

@@ -69,13 +69,13 @@ def step_time(entry: samples.CellSamples) -> estimates.Estimate:
     """
     launches = list(entry.launches.values())
     if len(launches) > 1:
-        return _of_a_time(estimates.t_interval([launch.mean_s for launch in launches], method="t over launches"))
+        return of_a_time(estimates.t_interval([launch.mean_s for launch in launches], method="t over launches"))
     blocks = launches[0].step_s  # the series against nothing: the mean with the error that its correlation leaves
     found = pairs.block_pair_interval(blocks, np.zeros_like(blocks), scale="linear")
-    return _of_a_time(dataclasses.replace(found, method="t over the blocks of one launch"))
+    return of_a_time(dataclasses.replace(found, method="t over the blocks of one launch"))
 
 
-def _of_a_time(found: estimates.Estimate) -> estimates.Estimate:
+def of_a_time(found: estimates.Estimate) -> estimates.Estimate:
     """The same with positive ends; its standard error is that of the mean in seconds (delta method)."""
     exponent = found.half_width / found.mean
     factor = math.exp(exponent) if exponent < MAX_EXPONENT else math.inf

@@ -69,13 +69,13 @@ class Launch:
         and arm averaged.
       ranks: Variant -> the same of every rank in `elided`, [ranks, visits]; none where ranks have no clock of their
         own (one program or one process for all).
-      together: Whether different variants were visited in turn too. Where they ran in different processes, an effect
-        across variants is one value a launch.
+      worlds: Arm -> number of the set of processes that it ran in; empty: all in one. What is combined of arms of
+        different processes was not visited in turn: it is one value a launch.
     """
 
     arms: Mapping[Key, Values]
     ranks: Mapping[str, Values] = dataclasses.field(default_factory=dict)
-    together: bool = True
+    worlds: Mapping[Key, int] = dataclasses.field(default_factory=dict)
 
 
 def terms(name: str, variant: str) -> dict[Key, float]:
@@ -108,7 +108,8 @@ def with_fastest(launches: Sequence[Launch], variants: Iterable[str]) -> list[La
     rank, made = fastest_rank(launches, chosen), []
     for launch in launches:
         more = {(v, FASTEST): launch.ranks[v][rank] for v in chosen if rank is not None and v in launch.ranks}
-        made.append(dataclasses.replace(launch, arms={**launch.arms, **more}))
+        of_elided = {key: launch.worlds.get((key[0], ELIDED), 0) for key in more} if launch.worlds else {}
+        made.append(dataclasses.replace(launch, arms={**launch.arms, **more}, worlds={**launch.worlds, **of_elided}))
     return made
 
 
@@ -121,7 +122,7 @@ def having(launches: Sequence[Launch], keys: Iterable[Key]) -> list[Launch]:
 def series(launch: Launch, combination: Terms) -> Values:
     """A combination visit by visit, [visits]; one value, of the means, where its arms were not visited in turn."""
     chosen = {key: launch.arms[key] for key in combination}
-    if not launch.together and len({variant for variant, _ in combination}) > 1:
+    if len({launch.worlds.get(key, 0) for key in combination}) > 1:
         chosen = {key: values.mean(keepdims=True) for key, values in chosen.items()}
     return np.asarray(sum(weight * chosen[key] for key, weight in combination.items()), dtype=np.float64)
 

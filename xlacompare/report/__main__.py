@@ -18,6 +18,7 @@ from xlacompare import command
 from xlacompare.core import errors, record
 from xlacompare.report import render
 
+KINDS = ("cell", "collective", "parallel")  # of records with an environment
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -66,7 +67,7 @@ def check_alike(sides: Sequence[Rows]) -> None:
 
 def _measured(rows: Rows) -> dict[str, Mapping[str, Any]]:
     """One measured record for each comparison."""
-    kept = [row for row in rows if row.get("status") == "ok" and row["kind"] in ("cell", "collective")]
+    kept = [row for row in rows if row.get("status") == "ok" and row["kind"] in KINDS]
     return {_comparison(row): row for row in kept if row.get("environment")}
 
 

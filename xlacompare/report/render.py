@@ -1,4 +1,4 @@
-"""A summary as text, JSON or CSV; that of a collective run also in the layout of nccl-tests."""
+"""A summary as text, JSON or CSV, of whatever job; that of a collective run also in the layout of nccl-tests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from typing import Any
 
 from xlacompare.collectives import analysis as collective_analysis
 from xlacompare.collectives import results as collective_results
-from xlacompare.core import analysis, errors, results
-from xlacompare.report import collective_export, collectives, data, export, nccl_format, page, tables, text
+from xlacompare.core import analysis, errors, parallel_analysis, parallel_results, results
+from xlacompare.report import (
+    collective_export,
+    collectives,
+    data,
+    export,
+    nccl_format,
+    page,
+    parallel,
+    parallel_export,
+    tables,
+    text,
+)
 
 FORMATS = ("text", "json", "csv")
 COLLECTIVE_FORMATS = (*FORMATS, "nccl")
@@ -22,6 +33,8 @@ def of_records(records: Sequence[Mapping[str, Any]], format: str, expert: bool, 
     """
     if collective_analysis.is_collective(records):
         return render_collectives(collective_analysis.summarise(records, problems), format, expert)
+    if parallel_analysis.is_parallel(records):
+        return render_parallel(parallel_analysis.summarise(records, problems), format, expert)
     return render(analysis.summarise(records, problems), format, expert)
 
 
@@ -46,6 +59,29 @@ def collectives_to_text(summary: collective_results.CollectiveSummary, expert: b
     """The report of a collective run in at most `width` columns (default: 100)."""
     made = page.Page(width)
     collectives.write(made, summary, expert)
+    return made.text()
+
+
+def render_parallel(summary: parallel_results.ParallelSummary, format: str, expert: bool) -> str:
+    """The report of a run of parallel steps, ending with a line end; `expert` as in `render`.
+
+    Raises:
+      BadInputError: An unknown format.
+    """
+    makers: dict[str, Callable[[], str]] = {
+        "text": lambda: parallel_to_text(summary, expert),
+        "json": lambda: parallel_export.to_json(summary),
+        "csv": lambda: parallel_export.to_csv(summary),
+    }
+    if format not in makers:
+        raise errors.BadInputError(f"unknown format {format!r}; known: {', '.join(FORMATS)}")
+    return makers[format]()
+
+
+def parallel_to_text(summary: parallel_results.ParallelSummary, expert: bool, width: int | None = None) -> str:
+    """The report of a run of parallel steps in at most `width` columns (default: 100)."""
+    made = page.Page(width)
+    parallel.write(made, summary, expert)
     return made.text()
 
 

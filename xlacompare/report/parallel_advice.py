@@ -1,0 +1,43 @@
+"""What to run next after a parallel run: flags to add to its command, the most urgent first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from xlacompare.core import effects, plan
+from xlacompare.core import parallel_results as results
+from xlacompare.report import advice
+from xlacompare.report import parallel_data as data
+
+
+def next_steps(summary: results.ParallelSummary) -> list[advice.Step]:
+    """Suggestions, the most urgent first."""
+    return [step for maker in (_finish, _undecided, _arms) for step in maker(summary)]
+
+
+def _finish(summary: results.ParallelSummary) -> Iterator[advice.Step]:
+    if summary.ending != "complete":
+        yield advice.Step("", "the same again: this run did not come to its end")
+
+
+def _undecided(summary: results.ParallelSummary) -> Iterator[advice.Step]:
+    launches = data.launches(summary)
+    judged = [pair.verdict for pair in summary.pairs if pair.verdict is not None]
+    needed = [v.launches_needed for v in judged if v.kind == "inconclusive" and v.launches_needed is not None]
+    if judged and 0 < launches < plan.MIN_LAUNCHES:
+        yield advice.Step(f"--launches={plan.MIN_LAUNCHES}", "verdicts: the least that shows how launches differ")
+    elif needed and max(needed) <= advice.MAX_LAUNCHES:
+        yield advice.Step(f"--launches={max(needed)}", "would decide what is inconclusive between frameworks")
+    elif judged and launches < advice.LAUNCHES_TO_DEFEND:
+        yield advice.Step(f"--launches={advice.LAUNCHES_TO_DEFEND}", "narrower intervals, a verdict worth defending")
+
+
+def _arms(summary: results.ParallelSummary) -> Iterator[advice.Step]:
+    present = {arm.cell.communication for arm in summary.arms}
+    for name, why in (
+        (effects.ELIDED, "exposed communication: nothing is told apart without it"),
+        (effects.SERIAL, "the closure: whether hidden time may be claimed"),
+        (effects.ALONE, "the wire, and how much of it is hidden"),
+    ):
+        if present and name not in present:
+            yield advice.Step(f"--communication=...,{name}", why)

@@ -148,7 +148,7 @@ def test_variants_of_different_processes_are_compared_by_launches():
     combination = effects.compiling(E, C)["compiler"]
     assert effects.combined(launches, combination).half_width == math.inf  # one value: nothing is known of its spread
     several = effects.combined(launches_of({E: BASE, C: BASE}, worlds=apart), combination)
-    assert several.df == LAUNCHES - 1 and several.method == "t over 3 launches of visits"
+    assert several.df == LAUNCHES - 1 and several.method == "t over 3 launches"
     assert effects.effect(launches, "exposed", C).df > 5  # within a variant visits count as ever
     assert effects.combined(effects.with_fastest(launches, [C]), effects.terms("imbalance", C)).df > 5
 

@@ -19,6 +19,7 @@ from xlacompare.report import __main__ as command
 from xlacompare.report import page, parallel_data, parallel_export, render
 
 JAX = ps.TRUTHS["jax", "compiled"]
+CONTENDING = more(JAX, bytes=9e-3)
 LONG = "jax has no strategy 'cp' here: " + "because " * 60
 RUNS: dict[str, dict] = {
     "two": {},
@@ -27,8 +28,8 @@ RUNS: dict[str, dict] = {
     "noisy": {"noise": 0.4, "launches": 2, "ending": "interrupted"},
     "planted": {"labels": {("jax", "compiled"): {"planted:matmul": more(JAX, compute=2e-3)}}},
     "lost": {"failed": {("jax", "compiled", "token"): ("hang", LONG), ("torch", "eager", "real"): ("mismatch", "x")}},
-    "strange": {"truths": {("jax", "compiled"): more(JAX, distortion=9e-3),
-                           ("torch", "compiled"): more(JAX, bytes=9e-3), ("jax", "eager"): more(JAX, unexplained=3e-3)}},
+    "strange": {"truths": {("jax", "compiled"): more(JAX, distortion=9e-3), ("torch", "compiled"): CONTENDING,
+                           ("jax", "eager"): more(JAX, unexplained=3e-3)}},
     "few": {"arms": ("real", "elided"), "launches": 2},
     "tiny": {"preset": "tiny", "changes": {"oversubscribed": True}},
     "nothing": {"truths": {("jax", "compiled"): JAX}, "launches": 1, "ending": None,

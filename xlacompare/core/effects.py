@@ -1,8 +1,9 @@
 """Effects of communication and of the compiler: linear combinations of arms, visit by visit (DESIGN 2).
 
 All arms of a framework are visited in turn: visit i of every arm lies next to visit i of the others, so that what the
-machine does slowly cancels in a difference. An effect is evaluated on each visit; its interval is a t over visits with
-the effective number from their lag-1 correlation, pooled over launches (`pairs`). Nothing here knows a record.
+machine does slowly cancels in a difference. An effect is evaluated on each visit; in one launch its interval is a t
+over visits with the effective number from their lag-1 correlation (`pairs`), of several launches a t over their means.
+Nothing here knows a record.
 
 For a variant c (a compiler arm under one label), T(c, m) being the time under communication arm m:
 
@@ -134,9 +135,15 @@ def over_visits(values: Values, level: float = 0.95) -> estimates.Estimate:
 
 
 def pooled(many: Sequence[Values], level: float = 0.95) -> estimates.Estimate:
-    """Mean over launches of the mean over visits; `many` has the series of each launch."""
-    found = pairs.pool([over_visits(values, level) for values in many], level)
-    return dataclasses.replace(found, method=found.method.replace("block pairs", "visits"))
+    """Mean over launches of the mean over visits; `many` has the series of each launch.
+
+    One launch: over its visits, and it speaks for that launch. Several: t over the launches' means, which is exact
+    whatever the visits are like. (The wider of the two, as `pairs.pool` takes it, covered in 97.5-100% at two to six
+    launches of 12 visits, with intervals 1.1-2.2 times as wide; the t in 92.5-97.5%, standard error 1.1%.)
+    """
+    if len(many) == 1:
+        return over_visits(many[0], level)
+    return estimates.t_interval([values.mean() for values in many], level, method=f"t over {len(many)} launches")
 
 
 def combined(launches: Sequence[Launch], combination: Terms, level: float = 0.95) -> estimates.Estimate | None:

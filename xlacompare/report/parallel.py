@@ -27,8 +27,8 @@ compute: the time without communication of the rank that needs least over all la
 rank needs beyond it; waiting of a rank: the slowest rank's time without communication minus its own
 closure: what the arms do not explain of `serial`; where its interval excludes 0 no hidden time is claimed
 withheld: a check says that an arm is not what it stands for
-intervals: t over visits, in which all arms of a framework stand next to each other, pooled over launches; between \
-frameworks the launch is the unit; ratios by Fieller; that bars add up is algebra and no evidence for a cause
+intervals: t over launches; of one launch over its visits, in which all arms of a framework stand next to each other; \
+ratios by Fieller; that bars add up is algebra and no evidence for a cause
 none > X: two one-sided tests; open: inconclusive, with how many launches or visits would decide"""
 
 

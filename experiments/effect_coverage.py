@@ -10,11 +10,12 @@ is resampled from records (`arm_noise`). 1000 runs of each procedure; an effect'
 93-97%:
   one launch     24 visits: every effect of the planted variant minus that of the other, visit by visit
   launches       6 launches of 12 visits: a t over launches
-  ratios         of the planted variant in the same runs: hidden share and overlap efficiency, by Fieller's interval and
-                 beside it by the delta method
+  ratios         of the planted variant in the same runs: hidden share and overlap efficiency, by the delta method as in
+                 the report and, beside it, by Fieller's interval
   frameworks     6 launches of each of two frameworks, paired: the bars of their gap
-Expected: all in, but for "one launch" where the visits of an arm correlate strongly and are few. The closure is covered
-like the rest: where there is nothing unexplained, hidden time is withheld for nothing in about 5% of cases.
+Expected: all in, but for "one launch" with synthetic noise, whose arms share a slow drift of several percent: 24 visits
+cannot tell its mean, and what is large beside the arms' own noise (the wire) is covered in 87-92%. The closure is
+covered like the rest: where there is nothing unexplained, hidden time is withheld for nothing in about 5% of cases.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import math
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 from absl import flags
+from scipy import optimize
 
 from experiments import arm_noise, effect_truth, noise
 from xlacompare import command
@@ -46,6 +49,7 @@ CHANGED = effect_truth.more(TRUTH, compute=2e-3, waiting=1e-3, latency=0.5e-3, b
 SHARES = (effects.SHARE, effects.EFFICIENCY)
 BARS = (effects.EXPOSED_LATENCY, effects.EXPOSED_BYTES, effects.IMBALANCE, effects.COMPUTE)
 COVERAGE = (0.93, 0.97)
+MAX_DOUBLINGS = 60  # of the distance in which the end of Fieller's interval is looked for
 
 
 def define_flags() -> None:
@@ -106,19 +110,35 @@ def _ratios(launches: Sequence[effects.Launch]) -> dict[str, estimates.Estimate 
     return {
         effects.SHARE: effects.hidden_share(launches, PLANTED),
         effects.EFFICIENCY: effects.efficiency(launches, PLANTED),
-        f"{effects.SHARE}, delta": delta(launches, hidden, wire),
-        f"{effects.EFFICIENCY}, delta": delta(launches, hidden, least),
+        f"{effects.SHARE}, Fieller": fieller(launches, hidden, wire),
+        f"{effects.EFFICIENCY}, Fieller": fieller(launches, hidden, least),
     }
 
 
-def delta(launches: Sequence[effects.Launch], above: effects.Terms, below: effects.Terms) -> estimates.Estimate:
-    """A ratio of two combinations with the error by the delta method: launch by launch (a_i - r b_i) / mean(b)."""
-    found = []
-    for launch in launches:
-        top, bottom = effects.series(launch, above), effects.series(launch, below)
-        ratio = top.mean() / bottom.mean()
-        found.append((top - ratio * bottom) / bottom.mean() + ratio)
-    return effects.pooled(found)
+def fieller(launches: Sequence[effects.Launch], above: effects.Terms, below: effects.Terms) -> estimates.Estimate:
+    """A ratio with Fieller's interval (1954): all r for which the interval of `above` - r * `below` includes 0."""
+    tops, bottoms = ([effects.series(launch, part) for launch in launches] for part in (above, below))
+    scale = float(np.mean([bottom.mean() for bottom in bottoms]))
+    value = float(np.mean([top.mean() for top in tops])) / scale
+
+    def outside(r: float) -> float:
+        found = effects.pooled([top - r * bottom for top, bottom in zip(tops, bottoms, strict=True)])
+        return abs(found.mean) - found.half_width
+
+    step = -outside(value) / scale
+    ends = [_end(outside, value, sign * step) for sign in (-1, 1)]
+    made = effects.pooled(tops)
+    return dataclasses.replace(made, mean=value, low=ends[0], high=ends[1])
+
+
+def _end(outside: Callable[[float], float], value: float, step: float) -> float:
+    """Where `outside` turns positive, seen from the ratio in the direction of the step."""
+    near, distance = value, step
+    for _ in range(MAX_DOUBLINGS):
+        if outside(value + distance) > 0:
+            return float(optimize.brentq(outside, near, value + distance, xtol=abs(step) * 1e-4))
+        near, distance = value + distance, 2 * distance
+    return math.copysign(math.inf, step)
 
 
 def frameworks(source: arm_noise.ArmNoise) -> Iterator[Row]:

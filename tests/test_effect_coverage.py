@@ -100,6 +100,19 @@ def test_coverage_of_a_short_simulation(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert json.loads((tmp_path / "new" / "summary.json").read_text())[0]["effect"] == "exposed"
 
 
+def test_fieller_is_the_textbook_interval_for_independent_visits():
+    """One launch of few visits (no correlation is estimated): the roots of Fieller's quadratic."""
+    rng = np.random.default_rng(5)
+    top, bottom = rng.normal(3, 0.5, 7), rng.normal(10, 2, 7)
+    launch = effects.Launch({("c", "top"): top, ("c", "bottom"): bottom})
+    found = effect_coverage.fieller([launch], {("c", "top"): 1}, {("c", "bottom"): 1})
+    t = 2.4469118511  # 97.5% of Student t with 6 degrees of freedom
+    xx, yy, xy = (np.cov(a, b)[0, 1] / 7 * t * t for a, b in ((top, top), (bottom, bottom), (top, bottom)))
+    a, b, c = bottom.mean() ** 2 - yy, top.mean() * bottom.mean() - xy, top.mean() ** 2 - xx
+    root = np.sqrt(b * b - a * c)
+    assert (found.low, found.high) == (pytest.approx((b - root) / a, rel=1e-3), pytest.approx((b + root) / a, rel=1e-3))
+
+
 def test_a_wrong_effect_is_not_covered(monkeypatch: pytest.MonkeyPatch):
     """The study can fail: an arm taken for another is seen in the coverage."""
     monkeypatch.setattr(effect_coverage, "RUNS", 20)

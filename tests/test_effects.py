@@ -186,6 +186,13 @@ def test_elision_that_changed_the_compute_withholds_exposed_and_hidden():
     assert changed["wire_change"].estimate is not None
 
 
+def test_nothing_exposed_is_not_taken_for_a_changed_compute():
+    """An interval that reaches below 0 says nothing against elision."""
+    truth = effect_truth.Truth(latency=0.0, bytes=0.0)
+    found = variant(launches_of(truth, seed=1))
+    assert found["exposed"].estimate.low < 0 < found["exposed"].estimate.high
+
+
 def test_what_the_arms_do_not_explain_is_printed_and_no_hidden_time_claimed():
     found = variant(launches_of(effect_truth.more(BASE, unexplained=2e-3)))
     assert near(found["closure"].estimate, 2e-3, 0.5e-3)
@@ -223,18 +230,24 @@ def test_overlap_efficiency_is_of_the_lesser_of_compute_and_wire():
     assert near(found["hidden_share"].estimate, 0.3, 0.02)
 
 
-def test_fieller_is_the_textbook_interval_for_independent_visits():
-    """One launch of few visits (no correlation is estimated): the roots of Fieller's quadratic."""
+def test_a_ratio_has_the_error_of_the_delta_method():
+    """One launch of few visits (no correlation is estimated), against the formula by moments (Cochran 1977)."""
     rng = np.random.default_rng(5)
     top, bottom = rng.normal(3, 0.5, 7), rng.normal(10, 2, 7)
     launch = effects.Launch({(C, "top"): top, (C, "bottom"): bottom})
     found = effects.ratio([launch], {(C, "top"): 1}, {(C, "bottom"): 1})
+    r = top.mean() / bottom.mean()
+    moments = np.cov(top, bottom)
+    error = math.sqrt((moments[0, 0] + r * r * moments[1, 1] - 2 * r * moments[0, 1]) / 7) / bottom.mean()
     t = 2.4469118511  # 97.5% of Student t with 6 degrees of freedom
-    xx, yy, xy = (np.cov(a, b)[0, 1] / 7 * t * t for a, b in ((top, top), (bottom, bottom), (top, bottom)))
-    a, b, c = bottom.mean() ** 2 - yy, top.mean() * bottom.mean() - xy, top.mean() ** 2 - xx
-    root = math.sqrt(b * b - a * c)
-    assert found.low == pytest.approx((b - root) / a, rel=1e-3)
-    assert found.high == pytest.approx((b + root) / a, rel=1e-3)
+    assert (found.mean, found.high - found.mean) == (pytest.approx(r), pytest.approx(t * error))
+
+
+def test_a_ratio_over_launches_is_of_means_and_no_mean_of_ratios():
+    launches = [
+        effects.Launch({(C, "a"): np.full(4, a), (C, "b"): np.full(4, b)}) for a, b in ((1, 10), (1, 12), (2, 11))
+    ]
+    assert effects.ratio(launches, {(C, "a"): 1}, {(C, "b"): 1}).mean == pytest.approx(4 / 33)
 
 
 def test_ranks_without_clocks_have_no_waiting():

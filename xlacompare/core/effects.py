@@ -23,11 +23,9 @@ that falls with the noise, and a rank made slower would move it. A slower rank m
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from scipy import optimize
 
 from xlacompare.core import estimates, pairs
 
@@ -58,7 +56,6 @@ DEFINITIONS: dict[str, dict[str, float]] = {
     COMPUTE: {FASTEST: 1},
     IMBALANCE: {ELIDED: 1, FASTEST: -1},
 }
-MAX_DOUBLINGS = 60  # of the distance in which the end of a ratio's interval is looked for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,44 +157,22 @@ def effect(launches: Sequence[Launch], name: str, variant: str, level: float = 0
 def ratio(launches: Sequence[Launch], above: Terms, below: Terms, level: float = 0.95) -> estimates.Estimate | None:
     """A ratio of two combinations, as a number; None without the arms, or where the interval of `below` reaches 0.
 
-    The interval by inversion (Fieller 1954): r belongs to it where the interval of `above` - r * `below`, by the same
-    rules as every other effect, includes 0. It is not symmetric, and needs no linearisation.
-    (`experiments/effect_coverage.py` has the delta method beside it.)
+    It is the ratio r of the means, not a mean of ratios; its error by the delta method, from (above - r * below) /
+    mean(below) visit by visit (Cochran 1977, section 6). Fieller's interval was tried beside it
+    (`experiments/effect_coverage.py`): the same over several launches, but of one launch with slow drift it covered in
+    86-90% where this one does in 92-95%, because away from r the drift of the arms no longer cancels.
     """
     chosen = having(launches, [*above, *below])
     if not chosen:
         return None
     tops, bottoms = ([series(launch, part) for launch in chosen] for part in (above, below))
-    scale = pooled(bottoms, level)
-    if not scale.low > 0:
+    if not pooled(bottoms, level).low > 0:
         return None
-    value = pooled(tops, level).mean / scale.mean
-
-    def rest(r: float) -> estimates.Estimate:
-        return pooled([top - r * bottom for top, bottom in zip(tops, bottoms, strict=True)], level)
-
-    here = rest(value)
-    step = here.half_width / scale.mean
-    low, high = (_end(rest, value, sign * step) for sign in (-1, 1))
-    method = f"{here.method}, ratio by Fieller"
-    return dataclasses.replace(here, mean=value, low=low, high=high, se=here.se / scale.mean, method=method)
-
-
-def _end(rest: Callable[[float], estimates.Estimate], value: float, step: float) -> float:
-    """Where `rest` leaves 0, seen from the ratio in the direction of the step."""
-    if step == 0 or not math.isfinite(step):
-        return value + step
-
-    def outside(r: float) -> float:
-        found = rest(r)
-        return abs(found.mean) - found.half_width
-
-    near, distance = value, step
-    for _ in range(MAX_DOUBLINGS):
-        if outside(value + distance) > 0:
-            return float(optimize.brentq(outside, near, value + distance, xtol=abs(step) * 1e-4))
-        near, distance = value + distance, 2 * distance
-    return math.copysign(math.inf, step)
+    scale = float(np.mean([bottom.mean() for bottom in bottoms]))
+    value = float(np.mean([top.mean() for top in tops])) / scale
+    rest = pooled([(top - value * bottom) / scale for top, bottom in zip(tops, bottoms, strict=True)], level)
+    method = f"{rest.method}, ratio by the delta method"
+    return estimates.estimate(value, rest.se, rest.df, rest.n, level, "linear", method)
 
 
 def hidden_share(launches: Sequence[Launch], variant: str, level: float = 0.95) -> estimates.Estimate | None:

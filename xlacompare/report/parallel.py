@@ -28,7 +28,7 @@ rank needs beyond it; waiting of a rank: the slowest rank's time without communi
 closure: what the arms do not explain of `serial`; where its interval excludes 0 no hidden time is claimed
 withheld: a check says that an arm is not what it stands for
 intervals: t over launches; of one launch over its visits, in which all arms of a framework stand next to each other; \
-ratios by Fieller; that bars add up is algebra and no evidence for a cause
+ratios by the delta method; that bars add up is algebra and no evidence for a cause
 none > X: two one-sided tests; open: inconclusive, with how many launches or visits would decide"""
 
 

@@ -119,7 +119,7 @@ def run_records(
     rng = np.random.default_rng(seed)
     frameworks = list(dict.fromkeys(framework for framework, _ in truths))
     config = {"frameworks": frameworks, "strategies": ["dp"], "workloads": ["transformer"], "launches": launches}
-    made: list[Record] = [{"kind": "run", "job": "parallel", "config": config, "machine": MACHINE}]
+    made: list[Record] = [{"kind": "run", "mode": "parallel", "config": config, "machine": MACHINE}]
     grid = [(f, c, "matched", truth) for (f, c), truth in truths.items()]
     grid += [(f, c, label, truth) for (f, c), named in (labels or {}).items() for label, truth in named.items()]
     for launch in range(launches):

@@ -269,7 +269,7 @@ def test_is_parallel():
 
 
 def test_an_empty_run_has_a_summary():
-    made = parallel_analysis.summarise([{"kind": "run", "job": "parallel", "config": {}, "machine": {}}])
+    made = parallel_analysis.summarise([{"kind": "run", "mode": "parallel", "config": {}, "machine": {}}])
     assert made.arms == [] and made.pairs == [] and made.ending == ""
 
 

@@ -16,7 +16,7 @@ from experiments.effect_truth import more
 from tests import parallel_samples as ps
 from xlacompare.core import errors
 from xlacompare.report import __main__ as command
-from xlacompare.report import page, parallel_data, parallel_export, render
+from xlacompare.report import page, parallel_advice, parallel_data, parallel_export, render
 
 JAX = ps.TRUTHS["jax", "compiled"]
 CONTENDING = more(JAX, bytes=9e-3)
@@ -127,7 +127,23 @@ def test_experts_get_the_definitions():
 
 
 def test_next_steps_name_the_arm_that_is_missing(texts):
-    assert "--communication=...,serial" in texts["few"] and "--communication" not in texts["two"]
+    assert "--communication=real,elided,serial" in texts["few"] and "--communication" not in texts["two"]
+
+
+def test_the_command_of_the_run_is_shown(texts):
+    assert "python -m xlacompare.run --strategy=dp --framework=jax,torch --workload=transformer" in flat(texts["two"])
+    values = {"strategies": ["dp"], "num_ranks": 2, "settings": {"bucket_mb": 1}, "planted": ["slow_rank=1:0.005"]}
+    expected = "python -m xlacompare.run --strategy=dp --num_devices=2 --bucket_mb=1 --planted=slow_rank=1:0.005"
+    assert parallel_advice.command(values) == expected
+
+
+def test_a_busy_machine_is_said():
+    records = ps.run_records(launches=1)
+    for record in records:
+        if record["kind"] == "parallel":
+            record["blocks"]["disturbed"] = [True] * len(record["blocks"]["n"])
+    text = flat(render.of_records(records, "text", False))
+    assert "288 visits disturbed by other processes and left out, but for 288 where too few others are left" in text
 
 
 def test_json_holds_everything():

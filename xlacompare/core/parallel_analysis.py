@@ -20,7 +20,7 @@ _SCHEDULE = ("opcode", "dtype", "operand_bytes", "operands", "groups", "asynchro
 
 def is_parallel(records: Iterable[Mapping[str, Any]]) -> bool:
     """Whether these are records of a run of parallel steps."""
-    return any(r["kind"] == samples.KIND or (r["kind"] == "run" and r.get("job") == samples.KIND) for r in records)
+    return any(r["kind"] == samples.KIND or (r["kind"] == "run" and r.get("mode") == samples.KIND) for r in records)
 
 
 def summarise(records: Sequence[Mapping[str, Any]], problems: Iterable[str] = ()) -> results.ParallelSummary:
@@ -79,6 +79,7 @@ def arm_result(world: samples.World, arm: samples.Arm) -> results.ArmResult:
         num_launches=len(used),
         num_visits=sum(map(len, used.values())),
         num_disturbed=sum(len(arm.launches[n].disturbed) for n in used),
+        num_disturbed_used=sum(v in arm.launches[n].disturbed for n, visits in used.items() for v in visits),
         **about,
     )
 

@@ -22,6 +22,7 @@ class ArmResult:
       census: "ops" (`core.census.LoweredCollective` as dicts), "wire_bytes", "findings"; {} where the record has none.
       gate: What the gate said; {} where it did not run.
       num_launches, num_visits, num_blocks, num_disturbed, num_compiled: Counts; visits are those that are used.
+      num_disturbed_used: Disturbed visits among `num_visits`: launches that had too few others.
       oversubscribed: More ranks than cores.
     """
 
@@ -37,6 +38,7 @@ class ArmResult:
     num_visits: int = 0
     num_blocks: int = 0
     num_disturbed: int = 0
+    num_disturbed_used: int = 0
     num_compiled: int = 0
     oversubscribed: bool = False
 

@@ -211,8 +211,9 @@ def _left_out(found: Sequence[results.ArmResult]) -> list[tuple[str, str]]:
     if compiled:
         made.append((f"{words.number_of(compiled, 'block')} during which something was compiled: no samples", ""))
     if disturbed:
-        visits = words.number_of(disturbed, "visit")
-        made.append((f"{visits} disturbed by other processes, left out while enough others remain", ""))
+        used = sum(arm.num_disturbed_used for arm in found)
+        but = f", but for {used} where too few others are left: the machine is busy, the times are too" if used else ""
+        made.append((f"{words.number_of(disturbed, 'visit')} disturbed by other processes and left out{but}", ""))
     return made
 
 
@@ -229,9 +230,10 @@ def _definitions(page: pages.Page, summary: results.ParallelSummary) -> None:
 
 def _next(page: pages.Page, summary: results.ParallelSummary) -> None:
     found: Sequence[advice.Step] = parallel_advice.next_steps(summary)[: text.MAX_STEPS]
-    if not found:
+    if not summary.config:
         return
     page.heading("Next")
-    width = max(len(step.flags) for step in found)
+    page.line(parallel_advice.command(summary.config), hang=6)
+    width = max((len(step.flags) for step in found), default=0)
     for step in found:
         page.verbatim(f"    {step.flags or '(as it is)':<{max(width, 10)}}  {step.why}")

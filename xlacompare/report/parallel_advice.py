@@ -2,12 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from xlacompare.core import effects, plan
 from xlacompare.core import parallel_results as results
+from xlacompare.parallel import arms
 from xlacompare.report import advice
 from xlacompare.report import parallel_data as data
+
+# Fields of the configuration -> flag, in the order in which they are printed; others are not repeated.
+FLAGS = {
+    "strategies": "strategy", "frameworks": "framework", "workloads": "workload", "preset": "preset",
+    "num_ranks": "num_devices", "transports": "transport", "modes": "mode", "compilers": "compiler",
+    "communications": "communication", "dtypes": "dtype", "batch_size": "batch_size", "optimizer": "optimizer",
+    "launches": "launches", "cell_s": "cell_s", "margin": "margin", "num_cores": "num_cores",
+    "platform": "platform",
+}  # fmt: skip
+
+
+def command(values: Mapping[str, Any]) -> str:
+    """The command of a run; what was left to a default that depends on the machine is left out."""
+    parts = [advice.PROGRAM]
+    for name, flag in FLAGS.items():
+        value = values.get(name)
+        if value is None or value == [] or value == ():
+            continue
+        shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}"
+        parts.append(f"--{flag}={shown}")
+    planted = [f"--planted={cause}" for cause in values.get("planted") or ()]
+    return " ".join([*parts, *(f"--{n}={v}" for n, v in dict(values.get("settings") or {}).items()), *planted])
 
 
 def next_steps(summary: results.ParallelSummary) -> list[advice.Step]:
@@ -40,4 +64,5 @@ def _arms(summary: results.ParallelSummary) -> Iterator[advice.Step]:
         (effects.ALONE, "the wire, and how much of it is hidden"),
     ):
         if present and name not in present:
-            yield advice.Step(f"--communication=...,{name}", why)
+            asked = [arm for arm in arms.ARMS if arm in present or arm == name]
+            yield advice.Step(f"--communication={','.join(asked)}", why)

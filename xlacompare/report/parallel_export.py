@@ -1,9 +1,9 @@
 """A parallel run for programs: JSON with everything, and one tidy CSV table.
 
 JSON: the fields of `core.parallel_results.ParallelSummary` by their names, nested dataclasses as objects, `schema`,
-`mode` ("parallel"), `headlines` (the sentences of the first screen) and `next`. Every pair has `ratio` =
-[ratio, low, high] of time(a) / time(b) beside its estimate, which is a natural logarithm. Seconds and bytes; infinite
-and not a number are null.
+`mode` ("parallel"), the `command` of this run, `headlines` (the sentences of the first screen) and `next`. Every pair
+has `ratio` = [ratio, low, high] of time(a) / time(b) beside its estimate, which is a natural logarithm. Seconds and
+bytes; infinite and not a number are null.
 
 CSV: one row per fact; empty where a column does not apply.
   kind       arm, effect, waiting, pair, gap (sum of the bars), bar, finding
@@ -13,7 +13,8 @@ CSV: one row per fact; empty where a column does not apply.
   status, reason  ok, or why there is no estimate; of a finding its evidence
   unit       "s" or "ratio", of value, low, high
   value, low, high, level, n, df, method, verdict, margin, p_value, adjusted_p, family
-then of an arm: dispatch_share, collectives, wire_bytes, launches, visits, blocks, disturbed, compiled, oversubscribed.
+then of an arm: dispatch_share, collectives, wire_bytes, launches, visits, blocks, disturbed,
+disturbed_used, compiled, oversubscribed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from xlacompare.report import parallel_advice
 from xlacompare.report import parallel_data as data
 
 SCHEMA = 1
-_COUNTS = ("launches", "visits", "blocks", "disturbed", "compiled")
+_COUNTS = ("launches", "visits", "blocks", "disturbed", "disturbed_used", "compiled")
 COLUMNS = (
     "kind", "comparison", "framework", "mode", "variant", "communication", "versus", "versus_framework", "versus_mode",
     "name", "status", "reason", "unit", "value", "low", "high", "level", "n", "df", "method", "verdict", "margin",
@@ -50,6 +51,7 @@ def to_dict(summary: results.ParallelSummary) -> dict[str, Any]:
     made: dict[str, Any] = {"schema": SCHEMA, "mode": "parallel"}
     made |= {field.name: plain(getattr(summary, field.name)) for field in dataclasses.fields(summary)}
     made["headlines"] = [dataclasses.asdict(found) for found in data.headlines(summary)]
+    made["command"] = parallel_advice.command(summary.config) if summary.config else ""
     made["next"] = [dataclasses.asdict(step) for step in parallel_advice.next_steps(summary)]
     return made
 

@@ -136,10 +136,23 @@ def test_what_a_compiler_does_adds_up():
     assert found["exposed_change"].estimate.mean == pytest.approx(parts)
     assert "compute to hide behind: 3" in found["hidden_change"].notes[0]
     assert found["hidden_change"].notes[1] == "the same collectives"
+    ratio = eager.arms()["real"] / BASE.arms()["real"]
+    assert found["step"].estimate.ratio()[0] == pytest.approx(ratio, rel=0.01)
     split = by_name(claims.split_of_compiling(launches, (E, "captured", C), {}))
     assert near(split["capture"].estimate, 5e-3, 0.2e-3)
     whole = split["capture"].estimate.mean + split["optimisation"].estimate.mean
     assert found["compiler"].estimate.mean == pytest.approx(whole)
+
+
+def test_the_ratio_of_two_steps_over_visits_or_launches():
+    launches = launches_of({E: effect_truth.more(BASE, compute=5.3e-3), C: BASE}, noise=0.003)
+    assert math.exp(effects.step_ratio(launches, E, C).mean) == pytest.approx(31.8 / 26.5, rel=0.005)
+    assert effects.step_ratio(launches, E, C).method == "t over 3 launches"
+    one = effects.step_ratio(launches[:1], E, C)
+    assert one.method == "t over visits" and one.n == VISITS and one.df > 1
+    apart = [effects.Launch(launches[0].arms, worlds={(E, "real"): 1})]
+    assert effects.step_ratio(apart, E, C).df == 0
+    assert effects.step_ratio(without(launches, (E, "real")), E, C) is None
 
 
 def test_variants_of_different_processes_are_compared_by_launches():

@@ -22,6 +22,7 @@ SECONDS = tuple(effects.DEFINITIONS)
 RATIOS = (effects.SHARE, effects.EFFICIENCY)
 OF_EXPOSED = (effects.EXPOSED, effects.EXPOSED_LATENCY, effects.EXPOSED_BYTES)
 OF_HIDDEN = (effects.HIDDEN, *RATIOS)
+STEP = "step"  # the real step of one arm over that of another
 # Differences that may be nothing, beside all those between two variants. A wire that takes no time, or a check, is no
 # finding of a family.
 TESTED = (*OF_EXPOSED, effects.HIDDEN)
@@ -35,7 +36,8 @@ class Effect:
       name: In `effects.DEFINITIONS`, `RATIOS`, or of `effects.compiling` and its split.
       variant: Of a change, the one after it.
       versus: The one before it; "" for an effect under one variant.
-      estimate: Seconds a step, or a plain number where `unit` is "ratio"; None: see `reason`.
+      estimate: Seconds a step, or where `unit` is "ratio" a plain number, its logarithm where the scale is "log"; None:
+        see `reason`.
       reason: Why there is no estimate: an arm that is missing, or a check that failed.
       notes: What a reader must know with it.
       verdict: Of those in `TESTED`.
@@ -158,12 +160,15 @@ def of_compiling(
     """
     old, new = (side[0].variant for side in sides)
     combinations = effects.compiling(old, new)
+    ratio = effects.step_ratio(launches, old, new, level)
+    reason = "" if ratio else missing(launches, [(old, effects.REAL), (new, effects.REAL)], why)
+    step = Effect(STEP, new, ratio, "ratio", old, reason)
     made = {name: _effect(launches, name, chosen, new, why, level, old) for name, chosen in combinations.items()}
     for name, part in (("exposed_change", effects.EXPOSED), ("hidden_change", effects.HIDDEN)):
         made[name] = _held_with(made[name], part, sides)
     for note in filter(None, (_to_hide_behind(launches, old, new), schedule_note)):
         made["hidden_change"] = _noted(made["hidden_change"], note)
-    return list(made.values())
+    return [step, *made.values()]
 
 
 def _held_with(found: Effect, part: str, sides: Iterable[Sequence[Effect]]) -> Effect:

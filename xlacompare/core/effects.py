@@ -202,6 +202,21 @@ def compiling(before: str, after: str) -> dict[str, dict[Key, float]]:
     }
 
 
+def step_ratio(launches: Sequence[Launch], before: str, after: str, level: float = 0.95) -> estimates.Estimate | None:
+    """T(before, real) / T(after, real) on the log scale; None where no launch has both."""
+    keys = [(before, REAL), (after, REAL)]
+    both = [[launch.arms[key] for key in keys] for launch in having(launches, keys)]
+    if not both:
+        return None
+    together = all(len({launch.worlds.get(key, 0) for key in keys}) == 1 for launch in launches)
+    if len(both) == 1 and together:
+        found = pairs.block_pair_interval(both[0][0], both[0][1], level, "log")
+        return dataclasses.replace(found, method="t over visits")
+    old, new = ([values[side].mean() for values in both] for side in (0, 1))
+    found = estimates.paired_t_log(old, new, level)
+    return dataclasses.replace(found, method=f"t over {len(both)} launches")
+
+
 def changes(before: str, after: str) -> dict[str, dict[Key, float]]:
     """Every effect of one variant minus that of another: what a planted cause moved."""
     return {name: total([(1, terms(name, after)), (-1, terms(name, before))]) for name in DEFINITIONS}

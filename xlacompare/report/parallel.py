@@ -138,6 +138,9 @@ def _row(entry: claims.Effect, change: bool, step_s: float | None) -> list[str]:
     found, label = entry.estimate, data.LABELS[entry.name]
     if found is None:
         return [label, "-", "", data.judged(entry)]
+    if found.scale == "log":
+        return [label, units.format_ratio(*found.ratio()) if found.df > 0 else f"{found.ratio()[0]:.2f}x [?]", "",
+                data.judged(entry)]  # fmt: skip
     if entry.unit == "ratio":
         shown = data.percent(found) if entry.name == effects.SHARE else _number(found, "", 2)
         return [label, shown, "", data.judged(entry)]

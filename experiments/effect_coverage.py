@@ -13,6 +13,7 @@ is resampled from records (`arm_noise`). 1000 runs of each procedure; an effect'
   ratios         of the planted variant in the same runs: hidden share and overlap efficiency, by the delta method as in
                  the report and, beside it, by Fieller's interval
   frameworks     6 launches of each of two frameworks, paired: the bars of their gap
+A ratio is not printed where the wire's interval reaches 0; its coverage is that of the printed ones.
 Expected: all in, but for "one launch" with synthetic noise, whose arms share a slow drift of several percent: 24 visits
 cannot tell its mean, and what is large beside the arms' own noise (the wire) is covered in 87-92%. The closure is
 covered like the rest: where there is nothing unexplained, hidden time is withheld for nothing in about 5% of cases.
@@ -76,6 +77,11 @@ class Row:
         """Whether the interval has the truth."""
         return self.low <= self.truth <= self.high
 
+    @property
+    def printed(self) -> bool:
+        """Whether there is an interval: none for a ratio whose denominator's interval reaches 0."""
+        return not np.isnan(self.mean)
+
 
 def truths() -> dict[str, dict[str, float]]:
     """Variant -> arm -> seconds a step."""
@@ -107,11 +113,12 @@ def _ratios(launches: Sequence[effects.Launch]) -> dict[str, estimates.Estimate 
     elided = {(PLANTED, effects.ELIDED): 1.0}
     means = [found.mean for part in (wire, elided) if (found := effects.combined(launches, part)) is not None]
     least = wire if means[0] <= means[1] else elided
+    share, efficiency = effects.hidden_share(launches, PLANTED), effects.efficiency(launches, PLANTED)
     return {
-        effects.SHARE: effects.hidden_share(launches, PLANTED),
-        effects.EFFICIENCY: effects.efficiency(launches, PLANTED),
-        f"{effects.SHARE}, Fieller": fieller(launches, hidden, wire),
-        f"{effects.EFFICIENCY}, Fieller": fieller(launches, hidden, least),
+        effects.SHARE: share,
+        effects.EFFICIENCY: efficiency,
+        f"{effects.SHARE}, Fieller": fieller(launches, hidden, wire) if share else None,
+        f"{effects.EFFICIENCY}, Fieller": fieller(launches, hidden, least) if efficiency else None,
     }
 
 
@@ -164,7 +171,7 @@ def frameworks(source: arm_noise.ArmNoise) -> Iterator[Row]:
 
 
 def _row(source: arm_noise.ArmNoise, procedure: str, name: str, truth: float, found: estimates.Estimate | None) -> Row:
-    if found is None:  # not printed, and no cover for anything
+    if found is None:
         return Row(source.name, procedure, name, truth, np.nan, np.nan, np.nan)
     return Row(source.name, procedure, name, truth, found.mean, found.low, found.high)
 
@@ -185,12 +192,14 @@ def summarise(rows: Sequence[Row]) -> list[dict[str, Any]]:
             "procedure": procedure,
             "effect": name,
             "truth": members[0].truth,
-            "mean": float(np.nanmean([r.mean for r in members])),
-            "half_width": float(np.nanmedian([(r.high - r.low) / 2 for r in members])),
-            "coverage": float(np.mean([r.covered for r in members])),
+            "mean": float(np.mean([r.mean for r in shown])),
+            "half_width": float(np.median([(r.high - r.low) / 2 for r in shown])),
+            "coverage": float(np.mean([r.covered for r in shown])),
             "runs": len(members),
+            "printed": len(shown),
         }
         for (source, procedure, name), members in groups.items()
+        if (shown := [r for r in members if r.printed])
     ]
 
 
@@ -203,8 +212,8 @@ def line(row: dict[str, Any]) -> str:
     coverage = row["coverage"]
     verdict = "in" if low <= coverage <= high else "above" if coverage > high else "BELOW"
     return (
-        f"{row['procedure']:11} {row['effect']:26} planted {shown[0]}, mean {shown[1]}, median half-width "
-        f"{shown[2].replace('+', ' ')}: covered in {coverage:.1%} of {row['runs']}: {verdict}\n"
+        f"{row['procedure']:11} {row['effect']:27} planted {shown[0]}, mean {shown[1]}, median half-width "
+        f"{shown[2].replace('+', ' ')}: covered in {coverage:.1%} of {row['printed']}: {verdict}\n"
     )
 
 

@@ -93,7 +93,7 @@ def test_coverage_of_a_short_simulation(monkeypatch: pytest.MonkeyPatch, tmp_pat
     summary = effect_coverage.summarise(rows)
     assert len(summary) == 2 * (len(effects.DEFINITIONS) + 4) + 4
     for row in summary:
-        assert row["coverage"] >= 0.8 and row["runs"] == 40
+        assert row["coverage"] >= 0.8 and row["runs"] == 40 and row["printed"] > 30
         assert row["mean"] == pytest.approx(row["truth"], abs=max(row["half_width"], 1e-4))
     assert rows == effect_coverage.simulate(source(0.0))  # seeds are fixed
     effect_coverage.write(tmp_path / "new", "table\n", summary)
@@ -111,6 +111,15 @@ def test_fieller_is_the_textbook_interval_for_independent_visits():
     a, b, c = bottom.mean() ** 2 - yy, top.mean() * bottom.mean() - xy, top.mean() ** 2 - xx
     root = np.sqrt(b * b - a * c)
     assert (found.low, found.high) == (pytest.approx((b - root) / a, rel=1e-3), pytest.approx((b + root) / a, rel=1e-3))
+
+
+def test_a_ratio_that_is_not_printed_is_not_counted():
+    """An interval that is not there neither covers nor misses."""
+    shown = effect_coverage.Row("n", "one launch", "hidden_share", 0.5, 0.5, 0.4, 0.6)
+    absent = effect_coverage.Row("n", "one launch", "hidden_share", 0.5, np.nan, np.nan, np.nan)
+    row = effect_coverage.summarise([shown, absent])[0]
+    assert (row["coverage"], row["printed"], row["runs"], row["mean"]) == (1.0, 1, 2, 0.5)
+    assert effect_coverage.summarise([absent]) == []
 
 
 def test_a_wrong_effect_is_not_covered(monkeypatch: pytest.MonkeyPatch):

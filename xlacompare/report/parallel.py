@@ -170,14 +170,15 @@ def _waiting(page: pages.Page, of: results.FrameworkEffects, variant: str, place
 
 
 def _arms(page: pages.Page, summary: results.ParallelSummary) -> None:
-    groups: dict[tuple[str, str], list[results.ArmResult]] = {}
+    groups: dict[str, list[results.ArmResult]] = {}
     for arm in summary.arms:
         if arm.time is not None:
-            groups.setdefault((data.called(arm.cell, summary), data.who(arm.cell, summary)), []).append(arm)
-    for (where, who), members in groups.items():
-        page.heading(f"Arms: {where}, {who}")
-        columns = ["variant", "arm", "step ms [95%]", "dispatch", "collectives", "on the wire", "visits"]
-        page.table(columns, [_arm_row(arm) for arm in members], 2)
+            where = f"{data.prefix(arm.cell, summary)}{data.who(arm.cell, summary)} {arm.variant}"
+            groups.setdefault(where, []).append(arm)
+    for where, members in groups.items():
+        page.heading(f"Arms: {where}")
+        columns = ["arm", "step ms [95%]", "dispatch", "collectives", "on the wire", "launches x visits"]
+        page.table(columns, [_arm_row(arm) for arm in members])
         for line in dict.fromkeys(line for arm in members for line in arm.census.get("findings", ())):
             page.line(line, "yellow")
 
@@ -185,7 +186,6 @@ def _arms(page: pages.Page, summary: results.ParallelSummary) -> None:
 def _arm_row(arm: results.ArmResult) -> list[str]:
     ops, moved = arm.census.get("ops"), arm.census.get("wire_bytes")
     return [
-        arm.variant,
         arm.cell.communication,
         words.step_ms(arm.time),
         words.share(arm.dispatch_share),

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from xlacompare.core import effects, plan
 from xlacompare.core import parallel_results as results
-from xlacompare.parallel import arms
+from xlacompare.parallel import arms, config
 from xlacompare.report import advice
 from xlacompare.report import parallel_data as data
 
-# Fields of the configuration -> flag, in the order in which they are printed; others are not repeated.
+# Fields of the configuration whose flag has another name; those that are printed whatever their value.
 FLAGS = {
-    "strategies": "strategy", "frameworks": "framework", "workloads": "workload", "preset": "preset",
-    "num_ranks": "num_devices", "transports": "transport", "modes": "mode", "compilers": "compiler",
-    "communications": "communication", "dtypes": "dtype", "batch_size": "batch_size", "optimizer": "optimizer",
-    "launches": "launches", "cell_s": "cell_s", "margin": "margin", "num_cores": "num_cores",
-    "platform": "platform",
+    "strategies": "strategy", "frameworks": "framework", "workloads": "workload", "num_ranks": "num_devices",
+    "transports": "transport", "modes": "mode", "compilers": "compiler", "communications": "communication",
+    "dtypes": "dtype",
 }  # fmt: skip
+ALWAYS = ("frameworks", "strategies", "workloads", "num_ranks", "transports")
+NO_FLAG = ("gate_steps",)
 
 
 def command(values: Mapping[str, Any]) -> str:
-    """The command of a run; what was left to a default that depends on the machine is left out."""
+    """The command of a run: what it is about, and every flag that differs from its default."""
     parts = [advice.PROGRAM]
-    for name, flag in FLAGS.items():
-        value = values.get(name)
-        if value is None or value == [] or value == ():
+    for field in dataclasses.fields(config.ParallelConfig):
+        value = values.get(field.name, field.default)
+        value = tuple(value) if isinstance(value, list) else value
+        if value is dataclasses.MISSING or field.name in NO_FLAG:
             continue
-        shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else f"{value}"
-        parts.append(f"--{flag}={shown}")
-    planted = [f"--planted={cause}" for cause in values.get("planted") or ()]
-    return " ".join([*parts, *(f"--{n}={v}" for n, v in dict(values.get("settings") or {}).items()), *planted])
+        if field.name in ALWAYS or value != (field.default if field.name != "settings" else {}):
+            parts += _flags(field.name, value)
+    return " ".join(parts)
+
+
+def _flags(name: str, value: Any) -> list[str]:
+    if name == "settings":
+        return [f"--{setting}={chosen}" for setting, chosen in dict(value).items()]
+    if name == "planted":
+        return [f"--planted={cause}" for cause in value]
+    if value is True:
+        return [f"--{name}"]
+    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
+    return [f"--{FLAGS.get(name, name)}={shown}"]
 
 
 def next_steps(summary: results.ParallelSummary) -> list[advice.Step]:

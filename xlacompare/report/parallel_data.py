@@ -35,6 +35,7 @@ LABELS = {
     "hidden_change": "  more or less hidden",
 }
 ORDER = tuple(LABELS)
+MAX_OPEN = 3  # effects that are named as open in a sentence
 _PARTS = ("preset", "dtype", "batch_size", "optimizer", "mode")
 
 
@@ -129,8 +130,10 @@ def _of_planted(of: results.FrameworkEffects, variant: str) -> Headline:
     moved = [entry for entry in changes if entry.verdict and entry.verdict.kind == "difference"]
     said = [f"{LABELS[e.name].strip()} {duration(e.estimate)}" for e in moved if e.estimate]
     left = [LABELS[e.name].strip() for e in changes if e.verdict and e.verdict.kind == "inconclusive"]
-    text = f"{variant}: moved {'; '.join(said)}" if said else f"{variant}: moved nothing"
-    return Headline("difference" if said else "no_difference", text + (f"; open: {'; '.join(left)}" if left else ""))
+    text = f"{variant}: moved {'; '.join(said)}" if said else f"{variant}: nothing was seen to move"
+    if left:
+        text += f"; open: {'; '.join(left) if len(left) <= MAX_OPEN else f'{len(left)} of {len(changes)} effects'}"
+    return Headline("difference" if said else "inconclusive" if left else "no_difference", text)
 
 
 def effect(of: results.FrameworkEffects, name: str, variant: str, versus: str = "") -> claims.Effect | None:

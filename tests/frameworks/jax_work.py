@@ -234,3 +234,10 @@ def parallel_facts(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any])
     from tests.frameworks import jax_parallel_facts
 
     return jax_parallel_facts.collect()
+
+
+def profiled(world: ranks.Ranks, place: ranks.Place, work: dict[str, Any]) -> dict[str, Any]:
+    """See `jax_profiles`; imported there, as its programs are its own."""
+    from tests.frameworks import jax_profiles
+
+    return jax_profiles.collect(world, place, pathlib.Path(work["folder"]))

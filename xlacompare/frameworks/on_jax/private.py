@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import jax
 import jaxlib._jax as _jax
 from jax._src import config, distributed, xla_bridge
 
@@ -52,3 +53,15 @@ def without_disk_cache() -> AbstractContextManager[Any]:
     """
     scope: AbstractContextManager[Any] = config.enable_compilation_cache(False)
     return scope
+
+
+def live_programs(wanted: Collection[str]) -> list[str]:
+    """Optimised HLO of the compiled programs of these names that this process holds; several may have one name.
+
+    JAX offers the text of a program to whoever compiled it alone. `live_executables` is a method of the PJRT client.
+
+    Args:
+      wanted: Names of modules ("jit_step").
+    """
+    modules = [module for one in jax.devices()[0].client.live_executables() for module in one.hlo_modules()]
+    return [module.to_string() for module in modules if module.name in wanted]

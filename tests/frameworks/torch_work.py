@@ -288,3 +288,10 @@ def missing_rank(rank: int) -> dict[str, Any]:
     seconds = time.monotonic() - start
     dist.barrier()
     return {"error": error, "seconds": seconds}
+
+
+def profiled(ranks: Any, rank: int, size: int) -> dict[str, Any]:
+    """See `torch_profiles`."""
+    from tests.frameworks import torch_profiles
+
+    return torch_profiles.collect(rank)

@@ -81,13 +81,16 @@ def _host_spans(timed: Sequence[Event], rank: int, is_operator: Callable[[str, s
         called = timeline.union(_ends(event) for event in calls if event.get("tid") == thread)
         for event in mine:
             if _computes(event, is_operator):
-                left = timeline.difference(timeline.union([_ends(event)]), called)
-                spans += [dataclasses.replace(_span(event, timeline.COMPUTE, rank), **_at(part)) for part in left]
+                spans += _without(_span(event, timeline.COMPUTE, rank), called)
     return spans
 
 
-def _at(part: tuple[float, float]) -> dict[str, Any]:
-    return {"start_s": part[0], "end_s": part[1]}
+def _without(span: timeline.Span, holes: timeline.Intervals) -> list[timeline.Span]:
+    left = timeline.difference(timeline.union([(span.start_s, span.end_s)]), holes)
+    return [
+        dataclasses.replace(span, start_s=start, end_s=end, counted=place == 0)
+        for place, (start, end) in enumerate(left)
+    ]
 
 
 def _computes(event: Event, is_operator: Callable[[str, str], bool]) -> bool:

@@ -40,6 +40,7 @@ class Span:
       name: The profiler's name for it; decides nothing.
       operation: Type of the operation, by which `kind` was decided ("all-reduce", "fusion", "aten::mm").
       rank: Global rank.
+      counted: False for what is left of an operation behind a hole in it: its begin has been counted.
     """
 
     start_s: float
@@ -48,6 +49,7 @@ class Span:
     name: str
     operation: str
     rank: int
+    counted: bool = True
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -89,7 +91,7 @@ class Operation:
 
     Attributes:
       kind: "compute" or "communication".
-      count: Spans that began in the step.
+      count: Operations that began in the step.
       seconds: In which at least one of them was going on.
     """
 
@@ -211,7 +213,8 @@ class _Rank:
             kind, starts, intervals = self.operations.setdefault(span.operation, (span.kind, [], []))
             if kind != span.kind:
                 raise ValueError(f"operation {span.operation!r} is both compute and communication")
-            starts.append(span.start_s)
+            if span.counted:
+                starts.append(span.start_s)
             intervals.append((span.start_s, span.end_s))
         self.kinds = {kind: union(intervals) for kind, intervals in self.kinds.items()}
         self.operations = {name: (kind, at, union(all_)) for name, (kind, at, all_) in self.operations.items()}

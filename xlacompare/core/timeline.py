@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from xlacompare.core import estimates
+from xlacompare.core import estimates, pairs
 
 COMPUTE, COMMUNICATION = "compute", "communication"
 KINDS = (COMPUTE, COMMUNICATION)
@@ -237,7 +237,8 @@ class _Rank:
 
 @dataclasses.dataclass(frozen=True)
 class Figures:
-    """One rank over its traced steps; every estimate in seconds a step, its interval by t over the steps.
+    """One rank over its traced steps; every estimate in seconds a step, its interval by t over the steps, with the
+    effective number from their lag-1 correlation (`pairs`).
 
     Attributes:
       length, compute_only, exposed, overlap, idle: Of `Totals`.
@@ -267,7 +268,9 @@ def figures(steps: Sequence[Totals], level: float = 0.95) -> list[Figures]:
 
 def _figures(steps: Sequence[Totals], level: float) -> Figures:
     def over(name: str) -> estimates.Estimate:
-        return estimates.t_interval([getattr(step, name) for step in steps], level, method="t over traced steps")
+        values = [getattr(step, name) for step in steps]
+        found = pairs.block_pair_interval(values, [0.0] * len(values), level, "linear")
+        return dataclasses.replace(found, method="t over traced steps")
 
     return Figures(
         rank=steps[0].rank,

@@ -6,11 +6,12 @@ import dataclasses
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
+import pathlib
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from xlacompare.core import census, errors, program, xla_dump, xla_options
+from xlacompare.core import census, errors, program, timeline, xla_dump, xla_options
 from xlacompare.frameworks import interface, ranks
 
 
@@ -143,6 +144,26 @@ def strategies(name: str) -> ModuleType | None:
 def parallel(name: str) -> ModuleType:
     """The framework's `parallel` module. Call it in a rank's process only, after `connect`."""
     return importlib.import_module(f"{entry(name).package}.parallel")
+
+
+def profiled(name: str, step: Any, n: int, folder: pathlib.Path, local: Sequence[int]) -> timeline.Trace:
+    """A few steps under the framework's own profiler. Every rank of a world calls this with the same n.
+
+    Args:
+      name: The framework of this rank's process.
+      step: A `strategy.ParallelStep` that has run before; `run`, `synchronize` and `communications` are used.
+      n: Steps that are traced, each with a fence; one more runs before them.
+      folder: Where the raw traces are kept; each process needs one of its own.
+      local: Global ranks of this process.
+
+    Raises:
+      UnsupportedError: The framework, or its profiler here, does not say what ran when.
+    """
+    module = _file(name, "profiling")
+    if module is None:
+        raise errors.UnsupportedError(f"framework {name!r} traces no steps: its folder has no profiling.py")
+    traced: timeline.Trace = module.profiled(step, n, folder, local)
+    return traced
 
 
 def settings(name: str, changed: Mapping[str, Any]) -> dict[str, Any]:

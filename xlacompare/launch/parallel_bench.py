@@ -14,7 +14,7 @@ from typing import Any
 
 from xlacompare import frameworks
 from xlacompare.core import cell as cells
-from xlacompare.core import fence, timing
+from xlacompare.core import errors, fence, timeline, timing
 from xlacompare.frameworks import gate, interface, strategy
 from xlacompare.frameworks import ranks as seam
 from xlacompare.launch import planted, rank_bench
@@ -89,6 +89,31 @@ class Bench(rank_bench.Blocks):
         found = self.step.communications()
         return found if 0 in self.ranks.local else None
 
+    def profile(self, n: int, folder: str) -> dict[str, Any]:
+        """Traces n steps from the initial state, with what is planted; the raw traces stay under `folder`.
+
+        A profiler that does not say what ran is an answer: the other ranks have run their steps, and the world lives.
+
+        Returns:
+          {"steps": [Totals.to_dict(), ...] of this process's ranks, "files", "notes", "reason": "" or why none}.
+        """
+        if self.trains:
+            self.notes.enter(f"a reset of {self.name}")
+            self.step.reset()
+        self.block(1, f"an untimed run of {self.name}")
+        self.notes.enter(f"the traced steps of {self.name}")
+        own = pathlib.Path(folder) / f"rank{self.ranks.local[0]}"
+        own.mkdir(parents=True, exist_ok=True)
+        self.ranks.barrier()
+        try:
+            found = frameworks.profiled(self.cell.framework, _Traced(self.planted, self.step), n, own, self.ranks.local)
+        except errors.UnsupportedError as error:
+            return {"steps": [], "files": [], "notes": [], "reason": str(error)}
+        self.index += n + 1
+        steps = [step.to_dict() for step in timeline.totals(found)]
+        files = [f"{own.name}/{name}" for name in found.files]
+        return {"steps": steps, "files": files, "notes": found.notes, "reason": ""}
+
     def finish(self, work: str) -> dict[str, Any]:
         """What the step computes, where that is asked and can be said; frees the step.
 
@@ -118,6 +143,26 @@ class Bench(rank_bench.Blocks):
         """Frees the step."""
         self.notes.enter(f"the end of {self.name}")
         self.step.close()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Traced:
+    """What the profiler sees run, and the program that says what it was."""
+
+    timed: interface.TrainStep
+    step: strategy.ParallelStep
+
+    def run(self, index: int) -> None:
+        """One step, with what is planted."""
+        self.timed.run(index)
+
+    def synchronize(self) -> None:
+        """Waits for it."""
+        self.timed.synchronize()
+
+    def communications(self) -> dict[str, Any]:
+        """Of the step itself."""
+        return self.step.communications()
 
 
 def build(

@@ -128,6 +128,12 @@ class Session:
         """The fence's self-test."""
         return self.benches[request["cell"]].fence_test(request["n"])
 
+    def profile(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Traced steps of a training step."""
+        bench = self._step(request)
+        self.link.set_for(bench.cell)
+        return bench.profile(request["n"], request["folder"])
+
     def finish(self, request: dict[str, Any]) -> dict[str, Any]:
         """Values, copy, what ran of a collective; the work of a training step."""
         bench = self.benches.pop(request["cell"])
@@ -201,6 +207,7 @@ def serve(reader: Reader, session: Session) -> None:
         "close": session.close,
         "blocks": session.blocks,
         "fence": session.fence,
+        "profile": session.profile,
         "finish": session.finish,
     }
     while True:

@@ -11,7 +11,6 @@ from xlacompare.core.timeline import COMMUNICATION, COMPUTE
 
 OPERATORS = {("aten", "mm"), ("aten", "linear"), ("c10d", "allreduce_"), ("_c10d_functional", "wait_tensor")}
 MAIN, WORKER, STREAM = 11, 22, 7
-FLOAT = {"Input type": ["float"]}
 
 
 def event(name: str, start: float, end: float, cat: str = "cpu_op", tid: int = MAIN, **args: Any) -> dict[str, Any]:
@@ -50,7 +49,7 @@ def seen(found: timeline.Totals, kind: str) -> dict[str, int]:
 
 def test_a_record_is_communication_and_its_call_is_neither():
     call = event("c10d::allreduce_", 1, 2)
-    found = step(call, record("gloo:all_reduce", 1.5, 6, **FLOAT), event("aten::mm", 3, 5))
+    found = step(call, record("gloo:all_reduce", 1.5, 6), event("aten::mm", 3, 5))
     assert seen(found, COMMUNICATION) == {"gloo:all_reduce": 1} and seen(found, COMPUTE) == {"aten::mm": 1}
     assert (found.compute_only_s, found.overlap_s) == (0, pytest.approx(2))
     assert (found.exposed_s, found.idle_s) == (pytest.approx(2.5), pytest.approx(5.5))
@@ -64,7 +63,7 @@ def test_an_operator_that_waits_inside():
         event("aten::mm", 8, 9),
         event("c10d::allreduce_", 2, 3),
         waits,
-        record("gloo:x", 2, 8, **FLOAT),
+        record("gloo:x", 2, 8),
     )
     assert (found.compute_only_s, found.exposed_s, found.overlap_s) == (pytest.approx(2), pytest.approx(6), 0)
 
@@ -98,9 +97,16 @@ def test_a_users_annotation_is_no_record():
     assert seen(barrier, COMMUNICATION) == {"gloo:barrier": 1}
 
 
+def test_what_the_library_computes_is_its_own():
+    """gloo copies on its threads by operators: part of the collective."""
+    copy = {**event("aten::mm", 2, 3), "tid": WORKER}
+    found = step(event("c10d::allreduce_", 0, 1), record("gloo:all_gather", 1, 5), copy)
+    assert (found.compute_s, found.exposed_s) == (0, pytest.approx(4))
+
+
 def test_calls_without_records_are_told():
     with pytest.raises(errors.UnsupportedError, match=r"called 2 times .* records of 1"):
-        traced(event("c10d::allreduce_", 1, 2), event("c10d::send", 2, 3), record("gloo:all_reduce", 1, 2, **FLOAT))
+        traced(event("c10d::allreduce_", 1, 2), event("c10d::send", 2, 3), record("gloo:all_reduce", 1, 2))
 
 
 def kernel(name: str, start: float, end: float, link: int, cat: str = "kernel") -> dict[str, Any]:

@@ -60,27 +60,24 @@ def _namespace(event: Event) -> str:
     return event["name"].partition("::")[0] if "::" in event["name"] else ""
 
 
-def _is_record(event: Event) -> bool:
-    """Whether it is a library's record: these carry what went in, a user's annotation of this name does not."""
-    library, _, name = event["name"].partition(":")
-    return library in LIBRARIES and ("Input type" in event.get("args", {}) or name == "barrier")
-
-
 def _host_spans(timed: Sequence[Event], rank: int, is_operator: Callable[[str, str], bool]) -> list[timeline.Span]:
     calls = [event for event in timed if _namespace(event) in CALLS and event.get("cat") == "cpu_op"]
     asked = [event for event in calls if _namespace(event) == "c10d"]
-    records = [event for event in timed if _is_record(event)]
+    markers = [event for event in timed if event["name"].startswith(MARKER)]
+    callers = {event.get("tid") for event in (*calls, *markers)}
+    # On the library's own threads: a user's annotation of such a name stands where the user's code runs.
+    records = [e for e in timed if e["name"].partition(":")[0] in LIBRARIES and e.get("tid") not in callers]
     if len(records) < len(asked):
         raise errors.UnsupportedError(
             f"torch.distributed was called {len(asked)} times in the traced steps, and its library has records of "
             f"{len(records)} operations: what the others took cannot be seen"
         )
     spans = [_span(event, timeline.COMMUNICATION, rank) for event in records]
-    for thread in {event.get("tid") for event in timed}:
-        mine = [event for event in timed if event.get("tid") == thread]
+    # What operators do on the library's threads (gloo's copies) is part of its operations.
+    for thread in {event.get("tid") for event in timed} - {event.get("tid") for event in records}:
         called = timeline.union(_ends(event) for event in calls if event.get("tid") == thread)
-        for event in mine:
-            if _computes(event, is_operator):
+        for event in timed:
+            if event.get("tid") == thread and _computes(event, is_operator):
                 spans += _without(_span(event, timeline.COMPUTE, rank), called)
     return spans
 

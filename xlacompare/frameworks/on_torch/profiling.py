@@ -51,7 +51,7 @@ def profiled(step: Step, n: int, folder: pathlib.Path, local: Sequence[int]) -> 
     if torch.cuda.is_available():
         activities.append(profiler.ProfilerActivity.CUDA)
     folder.mkdir(parents=True, exist_ok=True)
-    with profiler.profile(activities=activities, record_shapes=True) as made:
+    with profiler.profile(activities=activities) as made:  # shapes would slow each operator further
         _run(step, 0)
         for index in range(n):
             with profiler.record_function(f"{kineto_trace.MARKER}{index}"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from xlacompare.core import errors, hlo_kinds, hlo_trace, timeline, xplane
+from xlacompare.core import errors, hlo_kinds, hlo_trace, timeline, xla_threads, xplane
 from xlacompare.core.timeline import COMMUNICATION, COMPUTE
 
 PROGRAM = """HloModule jit_step, is_scheduled=true, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
@@ -118,10 +118,25 @@ def test_a_copy_in_flight_is_no_compute():
 
 
 def test_what_goes_on_after_its_event():
-    """An operation that was left running on other threads is over at its "end:" event."""
-    end = event("end: banana", 4, 5, line=9, _ct=0, _c=17)
-    assert only(operation("banana", 1, 2, _pt=0, _p=17), end).end_s == 5
-    assert only(operation("banana", 1, 2, _pt=0, _p=18), end).end_s == 2
+    """An operation that was left to other threads is over at its "end:" event."""
+    later = event("end: banana", 4, 5, line=9, _ct=0, _c=17)
+    assert only(operation("banana", 1, 2, _pt=0, _p=17), later).end_s == 4
+    assert only(operation("banana", 1, 2, _pt=0, _p=18), later).end_s == 2
+    assert only(operation("banana", 1, 4.5, _pt=0, _p=17), later).end_s == 4.5
+
+
+@pytest.mark.parametrize("reader", ["late", "call.1"])
+def test_an_operation_is_over_when_another_reads_its_result(reader):
+    """The thread that ends it goes on to its readers before it says so; "late" has no event of its own in one case."""
+    text = PROGRAM.replace("all-reduce-done(%early)", "bitcast(%mpi)")
+    made = traced(
+        operation("mpi", 1, 2, _pt=0, _p=17),
+        operation("all-reduce.7", 2.5, 3),
+        operation(reader, 3, 9),
+        event("end: mpi", 9, 9, line=9, _ct=0, _c=17),
+        text=text,
+    )
+    assert (made.spans[0].start_s, made.spans[0].end_s) == (1, 3)
 
 
 def test_devices_speak_for_themselves():
@@ -138,6 +153,33 @@ def test_ranks_of_one_process():
     assert [(window.rank, window.step) for window in made.windows] == [(6, 4), (7, 4)]
     with pytest.raises(errors.UnsupportedError, match="does not say which device"):
         traced(operation("banana", 1, 2), local=(0, 1))
+
+
+def pool(*parts: tuple[str, float, int, int]) -> list[xplane.Event]:
+    """Events of a pool's listener: (Record, StartRegion or StopRegion, when, line, task)."""
+    return [
+        event(f"ThreadpoolListener::{name}", at, at, line=line, **{"_p" if name == "Record" else "_c": task})
+        for name, at, line, task in parts
+    ]
+
+
+def test_the_thread_that_handed_in_the_work():
+    """Rank 6's thread is line 1, rank 7's line 2; threads 8 and 9 of the pool work for both, 9 inside of a wait."""
+    tasks = pool(
+        *[("Record", 1, 1, 100), ("Record", 1, 2, 200), ("StartRegion", 2, 8, 100), ("Record", 3, 8, 101)],
+        *[("StopRegion", 5, 8, 100), ("StartRegion", 5, 8, 200), ("StopRegion", 9, 8, 200)],
+        *[("StartRegion", 4, 9, 101), ("Record", 5.5, 8, 201), ("StartRegion", 6, 9, 201), ("StopRegion", 7, 9, 201)],
+        *[("StopRegion", 8, 9, 101), ("StartRegion", 8.5, 9, 300)],
+    )
+    found = xla_threads.Threads(tasks)
+    for line, at, root in ((8, 2.5, 1), (8, 6, 2), (9, 4.5, 1), (9, 6.5, 2), (9, 7.5, 1), (1, 5, 1), (8, 9.5, 8)):
+        assert found.root(event("x", at, at, line=line)) == (root, "")
+    assert found.root(event("x", 9, 9, line=9)) is None, "handed in before the trace began"
+    ranks = [event(hlo_trace.RANK, 0, 0, line=1, rank=6), event(hlo_trace.RANK, 0, 0, line=2, rank=7)]
+    operations = [operation("banana", at, at + 0.2, line=9) for at in (4.5, 6.5)]
+    assert [span.rank for span in traced(*tasks, *ranks, *operations, local=(6, 7)).spans] == [6, 7]
+    with pytest.raises(errors.UnsupportedError, match="nor which rank's thread launched it"):
+        traced(*tasks, *ranks, operation("banana", 9, 9.1, line=9), local=(6, 7))
 
 
 def test_nothing_is_guessed():

@@ -94,4 +94,4 @@ def test_a_rank_that_sees_nothing(monkeypatch, tmp_path):
 def test_a_framework_without_a_profiler(monkeypatch, tmp_path):
     monkeypatch.setenv("XLACOMPARE_FRAMEWORKS", "other=tests.extra_product")
     with pytest.raises(errors.UnsupportedError, match=r"'other' traces no steps: its folder has no profiling.py"):
-        frameworks.profiled("other", None, 1, tmp_path, (0,))
+        frameworks.profiled("other", None, None, 1, tmp_path)

@@ -71,9 +71,9 @@ def collect(world: ranks.Ranks, place: ranks.Place, folder: pathlib.Path) -> dic
         step.synchronize()
     world.barrier()
     own = folder / f"rank{place.rank}"
-    trace = profiling.profiled(step, STEPS, own, world.local)
+    trace = profiling.profiled(world, step, STEPS, own)
     world.barrier()
-    alike = profiling.profiled(Alike(), 1, folder / f"alike{place.rank}", world.local)
+    alike = profiling.profiled(world, Alike(), 1, folder / f"alike{place.rank}")
     return {
         "totals": [found.to_dict() for found in timeline.totals(trace)],
         "alike": [found.to_dict() for found in timeline.totals(alike)],

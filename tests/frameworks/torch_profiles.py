@@ -42,7 +42,7 @@ class Step:
         """The CPU is done when `run` returns."""
 
 
-def collect(rank: int) -> dict[str, Any]:
+def collect(ranks: Any) -> dict[str, Any]:
     """Totals of the traced steps, the census of one, and how long the sum takes alone."""
     step = Step()
     for index in range(3):
@@ -50,7 +50,7 @@ def collect(rank: int) -> dict[str, Any]:
     dist.barrier()
     with tempfile.TemporaryDirectory(prefix="xlacompare_tests_") as folder:
         try:
-            trace = profiling.profiled(step, STEPS, pathlib.Path(folder), [rank])
+            trace = profiling.profiled(ranks, step, STEPS, pathlib.Path(folder))
         except errors.UnsupportedError as error:
             return {"unsupported": str(error)}
         kept = (pathlib.Path(folder) / trace.files[0]).stat().st_size

@@ -294,4 +294,4 @@ def profiled(ranks: Any, rank: int, size: int) -> dict[str, Any]:
     """See `torch_profiles`."""
     from tests.frameworks import torch_profiles
 
-    return torch_profiles.collect(rank)
+    return torch_profiles.collect(ranks)

@@ -14,13 +14,13 @@ from typing import Any
 from xlacompare.core import errors, timeline
 
 
-def profiled(step: Any, n: int, folder: Any, local: tuple[int, ...]) -> timeline.Trace:
+def profiled(ranks: Any, step: Any, n: int, folder: Any) -> timeline.Trace:
     """See `xlacompare.frameworks.profiled`."""
-    rank = local[0]
+    rank = ranks.local[0]
     runs: list[tuple[float, float]] = []
     sends: list[tuple[float, float]] = []
     windows = []
-    with _watched(step.step, "run", runs), _watched(step.step._ranks.net, "all_inputs", sends):
+    with _watched(step.step, "run", runs), _watched(ranks.net, "all_inputs", sends):
         for index in range(n + 1):
             begin = time.perf_counter()
             step.run(index)

@@ -27,7 +27,7 @@ _COMPUTATION = re.compile(rf"^(?:ENTRY )?{_NAME} \(.*\{{\s*$")
 _INSTRUCTION = re.compile(rf"^\s+(?:ROOT )?{_NAME} = (.*)$")
 _OPCODE = re.compile(r"\s*([a-z][a-z0-9\-]*)\(")
 _CALLED = re.compile(rf"\b(?:calls|to_apply)={_NAME}")
-_OPERAND = re.compile(r"%([\w.\-]+)")  # the first name after the opcode: types and layouts hold no "%"
+_OPERAND = re.compile(r"%([\w.\-]+)")  # types and layouts hold no "%"
 _TARGET = re.compile(r'custom_call_target="([^"]*)"')
 _MODULE = re.compile(r"^HloModule ([\w.\-]+)")
 
@@ -40,11 +40,13 @@ class Kind:
       kind: "compute", "communication", or "" of a container, whose time is that of what it runs.
       operation: Its opcode, without "-start" and "-done"; of a fusion with a product also that ("fusion of dot").
       begun_by: Of the done of an asynchronous operation: name of its start; else "".
+      readers: Names of the instructions that read its result.
     """
 
     kind: str
     operation: str
     begun_by: str = ""
+    readers: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
 
 def module_name(text: str) -> str:
@@ -62,19 +64,35 @@ def of_program(text: str) -> dict[str, Kind]:
             body = bodies.setdefault(opened.group(1), {})
         elif found := _INSTRUCTION.match(line):
             body[found.group(1)] = found.group(2)[_end_of_type(found.group(2)) :]
-    return {name: _kind(rest, body, bodies) for body in bodies.values() for name, rest in body.items()}
+    made = {}
+    for body in bodies.values():
+        readers: dict[str, list[str]] = {}
+        for name, rest in body.items():
+            for operand in _operands(rest):
+                readers.setdefault(operand, []).append(name)
+        for name, rest in body.items():
+            made[name] = dataclasses.replace(_kind(rest, body, bodies), readers=tuple(readers.get(name, ())))
+    return made
 
 
 def _end_of_type(text: str) -> int:
     """Place after the type: a tuple in parentheses, or a word."""
-    if not text.startswith("("):
-        return text.find(" ")
+    return _closing(text) if text.startswith("(") else text.find(" ")
+
+
+def _closing(text: str) -> int:
+    """Place after the parenthesis that closes the first one."""
     depth = 0
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
-        if depth == 0:
+        if depth == 0 and letter == ")":
             return place + 1
     return len(text)
+
+
+def _operands(rest: str) -> list[str]:
+    """What stands in the parentheses behind the opcode."""
+    return _OPERAND.findall(rest[: _closing(rest)])
 
 
 def _opcode(rest: str) -> str:
@@ -84,8 +102,7 @@ def _opcode(rest: str) -> str:
 
 def _kind(rest: str, home: dict[str, str], bodies: dict[str, dict[str, str]]) -> Kind:
     opcode = _opcode(rest)
-    operand = _OPERAND.search(rest)
-    begun_by = operand.group(1) if operand and opcode.endswith("-done") else ""
+    begun_by = next(iter(_operands(rest)), "") if opcode.endswith("-done") else ""
     if opcode == "async-done" and begun_by in home and not _CALLED.search(rest):
         return dataclasses.replace(_kind(home[begun_by], home, bodies), begun_by=begun_by)  # it says so at its start
     inside = list(_inside(rest, bodies)) if opcode.startswith(("fusion", "async-")) else []

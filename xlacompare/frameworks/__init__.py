@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
@@ -146,15 +146,15 @@ def parallel(name: str) -> ModuleType:
     return importlib.import_module(f"{entry(name).package}.parallel")
 
 
-def profiled(name: str, step: Any, n: int, folder: pathlib.Path, local: Sequence[int]) -> timeline.Trace:
+def profiled(name: str, connected: ranks.Ranks, step: Any, n: int, folder: pathlib.Path) -> timeline.Trace:
     """A few steps under the framework's own profiler. Every rank of a world calls this with the same n.
 
     Args:
       name: The framework of this rank's process.
+      connected: What `connect` gave.
       step: A `strategy.ParallelStep` that has run before; `run`, `synchronize` and `communications` are used.
       n: Steps that are traced, each with a fence; one more runs before them.
       folder: Where the raw traces are kept; each process needs one of its own.
-      local: Global ranks of this process.
 
     Raises:
       UnsupportedError: The framework, or its profiler here, does not say what ran when.
@@ -162,7 +162,7 @@ def profiled(name: str, step: Any, n: int, folder: pathlib.Path, local: Sequence
     module = _file(name, "profiling")
     if module is None:
         raise errors.UnsupportedError(f"framework {name!r} traces no steps: its folder has no profiling.py")
-    traced: timeline.Trace = module.profiled(step, n, folder, local)
+    traced: timeline.Trace = module.profiled(connected, step, n, folder)
     return traced
 
 

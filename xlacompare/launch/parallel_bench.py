@@ -106,7 +106,7 @@ class Bench(rank_bench.Blocks):
         own.mkdir(parents=True, exist_ok=True)
         self.ranks.barrier()
         try:
-            found = frameworks.profiled(self.cell.framework, _Traced(self.planted, self.step), n, own, self.ranks.local)
+            found = frameworks.profiled(self.cell.framework, self.ranks, _Traced(self.planted, self.step), n, own)
         except errors.UnsupportedError as error:
             return {"steps": [], "files": [], "notes": [], "reason": str(error)}
         self.index += n + 1

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 import jax
 
 from xlacompare.core import hlo_trace, timeline, xplane
+from xlacompare.frameworks import ranks as ranks_seam
 from xlacompare.frameworks.on_jax import private
 
 
@@ -20,14 +20,14 @@ class Step(Protocol):
     def communications(self) -> dict[str, Any]: ...
 
 
-def profiled(step: Step, n: int, folder: pathlib.Path, local: Sequence[int]) -> timeline.Trace:
+def profiled(ranks: ranks_seam.Ranks, step: Step, n: int, folder: pathlib.Path) -> timeline.Trace:
     """Runs n + 1 steps under the profiler, each with a fence; the first has no marker and is no window.
 
     Args:
+      ranks: Those of this process.
       step: A built step that has run before. Every rank calls this with the same n.
       n: Steps that are marked.
       folder: Gets the trace; one of its own for each process.
-      local: Global ranks of this process, in the order of its devices.
 
     Raises:
       UnsupportedError: The trace does not say what ran.
@@ -44,7 +44,7 @@ def profiled(step: Step, n: int, folder: pathlib.Path, local: Sequence[int]) -> 
     what = step.communications()
     own = what["text"] if what["source"] == "hlo" else ""
     programs = hlo_trace.Programs(own, private.live_programs(hlo_trace.modules(events)))
-    made = hlo_trace.trace(events, programs, local)
+    made = hlo_trace.trace(events, programs, ranks.local)
     made.files = [str(path.relative_to(folder)) for path in files]
     return made
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gzip
 import json
 import pathlib
-from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch import profiler
 
 from xlacompare.core import errors, kineto_trace, timeline
+from xlacompare.frameworks import ranks as ranks_seam
 
 FILE = "trace.json.gz"
 
@@ -29,14 +29,14 @@ class Step(Protocol):
     def synchronize(self) -> None: ...
 
 
-def profiled(step: Step, n: int, folder: pathlib.Path, local: Sequence[int]) -> timeline.Trace:
+def profiled(ranks: ranks_seam.Ranks, step: Step, n: int, folder: pathlib.Path) -> timeline.Trace:
     """Runs n + 1 steps under the profiler, each with a fence; the first has no marker and is no window.
 
     Args:
+      ranks: Those of this process.
       step: A built step that has run before. Every rank calls this with the same n.
       n: Steps that are marked.
       folder: Gets the trace; one of its own for each process.
-      local: Global rank of this process.
 
     Raises:
       UnsupportedError: The trace does not say what ran, or would not.
@@ -59,7 +59,7 @@ def profiled(step: Step, n: int, folder: pathlib.Path, local: Sequence[int]) -> 
     made.export_chrome_trace(str(folder / FILE))
     with gzip.open(folder / FILE, "rt", encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
-    found = kineto_trace.trace(events, local[0], is_operator)
+    found = kineto_trace.trace(events, ranks.local[0], is_operator)
     found.files = [FILE]
     return found
 

@@ -5,6 +5,7 @@ All tried with torch 2.9.1, torch_xla 2.9.0.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import torch_xla
@@ -72,3 +73,12 @@ def snapshot() -> Snapshot:
 def set_eager(on: bool) -> None:
     """Switches torch_xla's eager mode for the whole process, as `torch_xla.experimental.eager_mode` does."""
     torch_xla._XLAC._set_use_eager_mode(on)
+
+
+def traced(name: str, **stats: int) -> contextlib.AbstractContextManager[object]:
+    """An event of the calling thread in a running trace.
+
+    `torch_xla.debug.profiler.Trace` is one too, but names the scope of what is traced inside: torch_xla refuses to
+    launch a graph in it ("Expecting scope to be empty").
+    """
+    return torch_xla._XLAC.profiler.TraceMe(name, **stats)

@@ -17,7 +17,7 @@ from xlacompare.collectives import inputs
 from xlacompare.collectives import request as requests
 from xlacompare.core import errors, timeline
 
-STEPS, PRODUCTS, SIDE, COUNT, LATE_S = 8, 3, 256, 1 << 20, 0.05
+STEPS, PRODUCTS, SIDE, COUNT, LATE_S = 8, 3, 256, 1 << 20, 0.3
 
 
 class Step:

@@ -10,7 +10,8 @@ import pytest
 from xlacompare import frameworks, workloads
 from xlacompare.core import cell as cells
 from xlacompare.core import config, errors, timeline
-from xlacompare.launch import crews, launchers, preparation, profiles, world
+from xlacompare.launch import campaign, crews, launchers, parallel_campaign, parallel_grid, preparation, profiles, world
+from xlacompare.parallel import config as parallel_config
 from xlacompare.parallel import request
 
 WORKLOAD = workloads.load_workload("mlp", "tiny")
@@ -89,6 +90,25 @@ def test_a_rank_that_sees_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv("STANDIN_PROFILE", "blind")
     blind, again = traced(monkeypatch, tmp_path, [REAL, ELIDED])
     assert blind["steps"] == [] and blind["reason"] == again["reason"] == "planted: rank 1's profiler sees nothing"
+
+
+@pytest.mark.parametrize("profile", [True, False])
+def test_a_run_with_traces(monkeypatch, tmp_path, profile):
+    """--profile: only `real` is traced, after the timing; the record has the totals and where the traces are."""
+    monkeypatch.setenv("XLACOMPARE_FRAMEWORKS", "standin=tests.standin")
+    run = parallel_config.ParallelConfig(
+        ("standin",), communications=("real", "elided"), cell_s=0.01, min_block_s=0.002, launches=1, profile=profile
+    )
+    made = parallel_campaign.execute(run, parallel_grid.expand(run), tmp_path, "run", ["test"], campaign.Progress())
+    records = {found["cell"]["communication"]: found for found in made.records if found["kind"] == "parallel"}
+    assert {found["status"] for found in records.values()} == {"ok"} and records["elided"]["profile"] == {}
+    found = records["real"]["profile"]
+    kept = sorted(path.name for path in (tmp_path / "traces").rglob("rank*"))
+    if not profile:
+        assert found == {} and kept == []
+        return
+    assert len(found["steps"]) == 2 * profiles.STEPS and found["reason"] == "" and kept == ["rank0", "rank1"]
+    assert all((pathlib.Path(found["folder"]) / name).exists() for name in found["files"])
 
 
 def test_a_framework_without_a_profiler(monkeypatch, tmp_path):

@@ -18,7 +18,7 @@ from xlacompare.launch import campaign, membership, parallel_campaign, parallel_
 from xlacompare.parallel import arms, config, table
 
 DEFAULTS = config.ParallelConfig(("jax",))
-ONLY_HERE = ("communication", "bucket_mb", "planted")
+ONLY_HERE = ("communication", "bucket_mb", "planted", "profile")
 # Flags of other jobs too, whose default is another one here.
 OTHER_DEFAULT = ("cell_s", "min_block_s", "deadline_s", "num_cores")
 BUCKET = "bucket_mb"
@@ -29,6 +29,12 @@ def define_flags() -> None:
     flags.DEFINE_list("strategy", [], f"Train over ranks, split by: {', '.join(table.STRATEGIES)}.")
     flags.DEFINE_list(
         "communication", list(DEFAULTS.communications), f"Communication arms of --strategy: {', '.join(arms.ARMS)}."
+    )
+    flags.DEFINE_boolean(
+        "profile",
+        DEFAULTS.profile,
+        "Of --strategy: trace a few steps of `real` by each framework's profiler as a second opinion; the traces stay "
+        "in the output's folder `traces`, for Perfetto and XProf.",
     )
     flags.DEFINE_float(BUCKET, None, "Of --strategy: MB of gradients reduced together, where that is a choice.")
     flags.DEFINE_multi_string(
@@ -70,6 +76,7 @@ def read_config(started: int | None = None) -> config.ParallelConfig:
         budget_s=values.budget_s,
         platform=values.platform,
         seed=values.seed,
+        profile=values.profile,
         settings=() if values.bucket_mb is None else ((BUCKET, values.bucket_mb),),
         planted=tuple(values.planted),
         **{name: _of_all(name) for name in OTHER_DEFAULT},

@@ -32,6 +32,7 @@ class Outcome:
     work: dict[str, Any] = dataclasses.field(default_factory=dict)
     warm_up: dict[str, Any] = dataclasses.field(default_factory=dict)
     fence: dict[str, Any] | None = None
+    profile: dict[str, Any] = dataclasses.field(default_factory=dict)
     blocks: list[rank_rows.Row] = dataclasses.field(default_factory=list)
     started: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 

@@ -90,7 +90,8 @@ class Campaign(launches.Launches):
         """One comparison; an interrupt keeps the cells that have samples."""
         worlds.keep(cell for cell in self.grid.cells if cell.transport == live[0].transport)
         inputs = self.inputs[live[0].comparison]
-        made = parallel_session.Session(self.run, worlds, live, inputs, number, self.reader, tell)
+        traces = self.folder / "traces" / f"launch{number}" if self.run.profile else None
+        made = parallel_session.Session(self.run, worlds, live, inputs, number, self.reader, tell, traces)
         begin, whole = time.perf_counter(), False
         try:
             made.measure()

@@ -50,6 +50,7 @@ def record(
         "compile": outcome.built,
         "warm_up": outcome.warm_up if ok else {},
         "fence": outcome.fence,
+        "profile": outcome.profile if ok else {},
         "steps_per_block": outcome.n if ok else None,
         "facts": {} if inputs is None else inputs.facts,
         "blocks": rank_rows.columns(blocks),

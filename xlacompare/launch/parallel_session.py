@@ -16,7 +16,16 @@ from collections.abc import Callable, Sequence
 from xlacompare.core import cell as cells
 from xlacompare.core import schedule
 from xlacompare.graph import program_file
-from xlacompare.launch import parallel_building, parallel_census, parallel_grid, preparation, rank_rows, watch, world
+from xlacompare.launch import (
+    parallel_building,
+    parallel_census,
+    parallel_grid,
+    preparation,
+    profiles,
+    rank_rows,
+    watch,
+    world,
+)
 from xlacompare.launch import worlds as worlds_of_launch
 from xlacompare.parallel import arms, config
 
@@ -36,9 +45,13 @@ class Session(parallel_building.Building):
         launch: int,
         reader: parallel_census.Reader,
         tell: Callable[[str], None] = lambda _: None,
+        traces: pathlib.Path | None = None,
     ) -> None:
-        """Makes the session; `measure` runs it. Arguments: see `parallel_building.Building`."""
+        """Makes the session; `measure` runs it. Arguments: see `parallel_building.Building`; `traces` is the folder for
+        traces of `real`, None for none.
+        """
         super().__init__(run, worlds, members, inputs, launch, reader, tell)
+        self.traces = traces
         shift = launch % len(members)
         rotated = [*members[shift:], *members[:shift]]
         self.members = sorted(rotated, key=lambda cell: _place(cell.communication))
@@ -157,6 +170,7 @@ class Session(parallel_building.Building):
             if self.worlds.key(cell) in gone:
                 continue
             try:
+                self._profile(cell, self.outcomes[cell])
                 self._finish_one(cell, self.outcomes[cell])
             except world.WorldError as error:  # its samples are complete: they stay
                 self.outcomes[cell].work = {"status": error.status, "reason": error.reason, "findings": []}
@@ -167,6 +181,12 @@ class Session(parallel_building.Building):
         for cell, problem in parallel_census.judge_work(found).items():
             outcome = self.outcomes[cell]
             outcome.status, outcome.reason, outcome.work["status"] = "mismatch", problem, "mismatch"
+
+    def _profile(self, cell: cells.Cell, outcome: parallel_building.Outcome) -> None:
+        """Traces steps of `real`, after all timed blocks: a profiler that was on once may leave things behind."""
+        if self.traces is not None and cell.communication == parallel_grid.REAL:
+            folder = self.traces.resolve() / program_file.folder_name(cell.id)  # ranks write there
+            outcome.profile = profiles.of_cell(self.worlds.of(cell), cell.id, folder)
 
     def _finish_one(self, cell: cells.Cell, outcome: parallel_building.Outcome) -> None:
         path = self.inputs.archive.parent / f"{program_file.folder_name(cell.id)}.mlirbc"

@@ -25,6 +25,7 @@ class ParallelConfig:
       min_block_s: Least seconds of a block.
       num_cores: Cores that the ranks share, None: all that this process may use.
       deadline_s: Seconds after which a silent rank counts as hanging.
+      profile: Whether a few steps of `real` are traced by each framework's own profiler, after the timing.
       settings: Settings of strategies ("bucket_mb") with another value than the matched one, sorted by name.
       planted: Causes to plant, "name=value,name=value" each: every cell gets a twin with it in the same world.
     """
@@ -52,6 +53,7 @@ class ParallelConfig:
     deadline_s: float = 300.0
     gate_steps: int = 4
     seed: int = 0
+    profile: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
     planted: tuple[str, ...] = ()
 

@@ -186,7 +186,11 @@ class Session(parallel_building.Building):
         """Traces steps of `real`, after all timed blocks: a profiler that was on once may leave things behind."""
         if self.traces is not None and cell.communication == parallel_grid.REAL:
             folder = self.traces.resolve() / program_file.folder_name(cell.id)  # ranks write there
-            outcome.profile = profiles.of_cell(self.worlds.of(cell), cell.id, folder)
+            try:
+                outcome.profile = profiles.of_cell(self.worlds.of(cell), cell.id, folder)
+            except world.WorldError as error:
+                outcome.profile = profiles.failed(folder, error.reason)
+                raise
 
     def _finish_one(self, cell: cells.Cell, outcome: parallel_building.Outcome) -> None:
         path = self.inputs.archive.parent / f"{program_file.folder_name(cell.id)}.mlirbc"

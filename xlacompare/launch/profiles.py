@@ -31,9 +31,13 @@ def of_cell(world: World, cell: str, folder: pathlib.Path, n: int = STEPS) -> di
     answers = world.ask({"op": "profile", "cell": cell, "n": n, "folder": str(folder)})
     reason = next((answer["reason"] for answer in answers if answer["reason"]), "")
     return {
+        **failed(folder, reason),
         "steps": [] if reason else [step for answer in answers for step in answer["steps"]],
-        "folder": str(folder),
         "files": [name for answer in answers for name in answer["files"]],
         "notes": list(dict.fromkeys(note for answer in answers for note in answer["notes"])),
-        "reason": reason,
     }
+
+
+def failed(folder: pathlib.Path, reason: str) -> dict[str, Any]:
+    """The answer where the ranks gave none."""
+    return {"steps": [], "folder": str(folder), "files": [], "notes": [], "reason": reason}

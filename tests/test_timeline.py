@@ -146,6 +146,17 @@ def test_the_last_to_arrive_waits_least():
     assert timeline.waiting_s(ranks) == pytest.approx({0: 3, 1: 0, 2: 1.5})
 
 
+def test_by_type_of_operation():
+    windows = [Window(0, 0, 0, 10), Window(1, 0, 10, 20)]
+    spans = [compute(0, 4), compute(11, 13), compute(1, 3, operation="inner"), communication(15, 16)]
+    found = timeline.by_operation(timeline.totals(Trace(windows, spans)))
+    assert [(one.operation, one.kind, one.count, one.seconds) for one in found] == [
+        ("all-reduce", COMMUNICATION, 0.5, 0.5),
+        ("dot", COMPUTE, 1, 3),
+        ("inner", COMPUTE, 0.5, 1),
+    ]
+
+
 def test_totals_as_plain_values():
     found = only([compute(1, 5), communication(4, 8)])
     assert timeline.Totals.from_dict(json.loads(json.dumps(found.to_dict()))) == found

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xlacompare.core import cell_results, claims, effects, estimates, findings, parallel_gaps, plan
+from xlacompare.core import cell_results, claims, effects, estimates, findings, parallel_gaps, parallel_traces, plan
 from xlacompare.core import parallel_results as results
 from xlacompare.core import parallel_samples as samples
 
@@ -121,6 +121,7 @@ def framework_effects(entry: parallel_gaps.Side) -> results.FrameworkEffects:
         [e for name, many in groups.items() for e in claims.judged(many, step_s, _family(entry, name))],
         {v: waits for v in entry.world.variants if (waits := effects.waiting(launches, v))},
         {v: rank for v, rank in fastest.items() if rank is not None},
+        parallel_traces.of_world(entry.world, launches, entry.effects),
     )
 
 

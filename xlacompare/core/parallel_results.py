@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from xlacompare.core import cell as cells
-from xlacompare.core import claims, estimates, findings, verdict
+from xlacompare.core import claims, estimates, findings, second_opinion, verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,21 @@ class ArmResult:
 
 
 @dataclasses.dataclass(frozen=True)
+class Traced:
+    """What the traces of a variant's `real` say.
+
+    Attributes:
+      opinion: Their figures beside those of the arms; None: see `reasons`.
+      folders: Where the raw traces are, by launch.
+      reasons: Why there are none, or none of a launch.
+    """
+
+    opinion: second_opinion.SecondOpinion | None
+    folders: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class FrameworkEffects:
     """The effects of one framework on one comparison.
 
@@ -52,12 +67,14 @@ class FrameworkEffects:
       effects: Of all variants, and of variants against each other, with their verdicts.
       waiting: Variant -> what each rank has less to do than the slowest one, seconds a step, [ranks].
       fastest: Variant -> the rank whose time is called compute.
+      traced: Variant -> a second opinion from traces, where some were made.
     """
 
     cell: cells.Cell
     effects: list[claims.Effect]
     waiting: dict[str, list[estimates.Estimate]]
     fastest: dict[str, int]
+    traced: dict[str, Traced] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,12 +62,14 @@ class SecondOpinion:
       opinions: Of the figures that the arms have.
       slowdown: Length of a traced step by that of an untraced one of `real`; a traced step has a fence of its own.
       ranks: Figures of every rank, over the launches.
+      operations: Types of operation of the rank that is compared, over all traced steps.
       notes: What the profilers do not see, in words.
     """
 
     opinions: tuple[Opinion, ...]
     slowdown: float
     ranks: tuple[timeline.Figures, ...]
+    operations: tuple[timeline.Mean, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -98,8 +100,9 @@ def compare(
     last = timeline.last_to_arrive(ranks)
     sides = ((EXPOSED, last.exposed, exposed), (HIDDEN, last.overlap, hidden))
     opinions = [_opinion(name, trace, arms, real_s, level) for name, trace, arms in sides if arms is not None]
-    length = max(figures.length.mean for figures in ranks)
-    return SecondOpinion(tuple(opinions), length / real_s, tuple(ranks), tuple(dict.fromkeys(notes)))
+    slowdown = max(figures.length.mean for figures in ranks) / real_s
+    operations = timeline.by_operation([step for steps in traced for step in steps if step.rank == last.rank])
+    return SecondOpinion(tuple(opinions), slowdown, tuple(ranks), tuple(operations), tuple(dict.fromkeys(notes)))
 
 
 def over_launches(traced: Sequence[Sequence[timeline.Totals]], level: float = 0.95) -> list[timeline.Figures]:
@@ -138,12 +141,10 @@ def sentence(opinion: Opinion) -> str:
         largest = units.format_duration(max(abs(opinion.difference.low), abs(opinion.difference.high)))
         return f"{both}; they agree (no difference larger than {largest} is compatible with both)"
     more = opinion.difference.mean > 0
-    text = (
-        f"{both}; they DISAGREE: the trace has {_interval(_positive(opinion.difference))} {'more' if more else 'less'}"
-    )
+    by = f"the trace has {_interval(_positive(opinion.difference))} {'more' if more else 'less'}"
     if opinion.negligible:
-        return f"{text} (negligible: within {units.format_percent(MARGIN)} of a step)"
-    return f"{text}; usual cause: {CAUSES[opinion.figure, more]}"
+        return f"{both}; {by} (negligible: within {units.format_percent(MARGIN)} of a step)"
+    return f"{both}; they DISAGREE: {by}; usual cause: {CAUSES[opinion.figure, more]}"
 
 
 def _positive(difference: estimates.Estimate) -> estimates.Estimate:
@@ -154,8 +155,18 @@ def _interval(estimate: estimates.Estimate) -> str:
     return units.format_duration_interval(estimate.mean, estimate.low, estimate.high)
 
 
+def remarks(found: SecondOpinion) -> list[str]:
+    """What must be known to read the sentences."""
+    waits = timeline.waiting_s(found.ranks)
+    waiting = "; ".join(f"rank {rank} {units.format_duration(seconds)}" for rank, seconds in waits.items())
+    rank = timeline.last_to_arrive(found.ranks).rank
+    return [
+        f"traced steps took {found.slowdown:.2f}x an untraced one (each has a fence of its own)",
+        f"compared is rank {rank}, for which the others wait; waiting in a traced step: {waiting}",
+        *found.notes,
+    ]
+
+
 def sentences(found: SecondOpinion) -> list[str]:
-    """All of them, and what must be known to read them."""
-    lines = [sentence(opinion) for opinion in found.opinions]
-    lines.append(f"traced steps took {found.slowdown:.2f}x an untraced one (each has a fence of its own)")
-    return [*lines, *found.notes]
+    """All that is to be said."""
+    return [*map(sentence, found.opinions), *remarks(found)]

@@ -283,6 +283,31 @@ def _figures(steps: Sequence[Totals], level: float) -> Figures:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """One type of operation over steps: its kind, and how often and how many seconds a step on the average."""
+
+    operation: str
+    kind: str
+    count: float
+    seconds: float
+
+
+def by_operation(steps: Sequence[Totals]) -> list[Mean]:
+    """Types of operation over steps (of one rank), communication first, then the longest first.
+
+    Seconds of different types overlap where one operation holds another, and need not add up.
+    """
+    kinds = {name: found.kind for step in steps for name, found in step.operations.items()}
+    none = Operation("", 0, 0.0)
+    made = []
+    for name, kind in kinds.items():
+        found = [step.operations.get(name, none) for step in steps]
+        count, spent = sum(one.count for one in found), sum(one.seconds for one in found)
+        made.append(Mean(name, kind, count / len(steps), spent / len(steps)))
+    return sorted(made, key=lambda mean: (mean.kind != COMMUNICATION, -mean.seconds))
+
+
 def last_to_arrive(ranks: Sequence[Figures]) -> Figures:
     """The rank whose communication is to be set beside the communication arms.
 

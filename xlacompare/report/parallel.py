@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from xlacompare.core import claims, effects, estimates, units
 from xlacompare.core import parallel_results as results
 from xlacompare.parallel import arms, table
-from xlacompare.report import advice, parallel_advice, text, words
+from xlacompare.report import advice, parallel_advice, parallel_traces, text, words
 from xlacompare.report import page as pages
 from xlacompare.report import parallel_data as data
 
@@ -129,6 +129,7 @@ def _effects(page: pages.Page, summary: results.ParallelSummary, of: results.Fra
             page.line(line, "dim")
         if not versus:
             _waiting(page, of, variant, _places(step_s or words.MS))
+            parallel_traces.write(page, where, variant, of.traced.get(variant))
     families = dict.fromkeys(e.verdict.family for e in of.effects if e.verdict)
     if families:
         page.line(f"verdicts: family: {', '.join(families)}", "dim")

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from xlacompare.core import timeline
+from xlacompare.core import intervals, timeline
 from xlacompare.core.timeline import COMMUNICATION, COMPUTE, Span, Trace, Window
 
 
@@ -95,12 +95,12 @@ def test_moment_by_moment():
 
 
 def test_intervals():
-    assert timeline.union([(5, 6), (0, 1), (1, 2), (7, 7), (0.5, 3)]) == [(0, 3), (5, 6)]
+    assert intervals.union([(5, 6), (0, 1), (1, 2), (7, 7), (0.5, 3)]) == [(0, 3), (5, 6)]
     a, b = [(0, 4), (6, 10)], [(-1, 1), (2, 3), (8, 9), (10, 12)]
-    assert timeline.intersection(a, b) == [(0, 1), (2, 3), (8, 9)]
-    assert timeline.difference(a, b) == [(1, 2), (3, 4), (6, 8), (9, 10)]
-    assert timeline.difference(a, []) == a and timeline.difference([], b) == []
-    assert timeline.difference([(0, 1), (2, 3)], [(0, 9)]) == []
+    assert intervals.intersection(a, b) == [(0, 1), (2, 3), (8, 9)]
+    assert intervals.difference(a, b) == [(1, 2), (3, 4), (6, 8), (9, 10)]
+    assert intervals.difference(a, []) == a and intervals.difference([], b) == []
+    assert intervals.difference([(0, 1), (2, 3)], [(0, 9)]) == []
 
 
 def test_what_makes_no_sense_is_refused():

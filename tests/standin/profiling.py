@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from xlacompare.core import errors, timeline
+from xlacompare.core import errors, intervals, timeline
 
 
 def profiled(ranks: Any, step: Any, n: int, folder: Any) -> timeline.Trace:
@@ -29,7 +29,7 @@ def profiled(ranks: Any, step: Any, n: int, folder: Any) -> timeline.Trace:
                 windows.append(timeline.Window(index - 1, rank, begin, time.perf_counter()))
     if rank and os.environ.get("STANDIN_PROFILE") == "blind":
         raise errors.UnsupportedError("planted: rank 1's profiler sees nothing")
-    computed = timeline.difference(timeline.union(runs), timeline.union(sends))
+    computed = intervals.difference(intervals.union(runs), intervals.union(sends))
     spans = [timeline.Span(*at, timeline.COMPUTE, "step", "step", rank) for at in computed]
     spans += [timeline.Span(*at, timeline.COMMUNICATION, "send", "all-reduce", rank) for at in sends]
     (folder / "trace.txt").write_text("kept")

@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from xlacompare.core import errors, timeline
+from xlacompare.core import errors, intervals, timeline
 
 MARKER = "xlacompare_step#"  # name of the annotation that each step stands in, with its number behind it
 # Namespaces of operators that start communication or wait for it; their time on the calling thread is neither.
@@ -75,15 +75,15 @@ def _host_spans(timed: Sequence[Event], rank: int, is_operator: Callable[[str, s
     spans = [_span(event, timeline.COMMUNICATION, rank) for event in records]
     # What operators do on the library's threads (gloo's copies) is part of its operations.
     for thread in {event.get("tid") for event in timed} - {event.get("tid") for event in records}:
-        called = timeline.union(_ends(event) for event in calls if event.get("tid") == thread)
+        called = intervals.union(_ends(event) for event in calls if event.get("tid") == thread)
         for event in timed:
             if event.get("tid") == thread and _computes(event, is_operator):
                 spans += _without(_span(event, timeline.COMPUTE, rank), called)
     return spans
 
 
-def _without(span: timeline.Span, holes: timeline.Intervals) -> list[timeline.Span]:
-    left = timeline.difference(timeline.union([(span.start_s, span.end_s)]), holes)
+def _without(span: timeline.Span, holes: intervals.Intervals) -> list[timeline.Span]:
+    left = intervals.difference(intervals.union([(span.start_s, span.end_s)]), holes)
     return [
         dataclasses.replace(span, start_s=start, end_s=end, counted=place == 0)
         for place, (start, end) in enumerate(left)

@@ -16,11 +16,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from xlacompare.core import estimates, pairs
+from xlacompare.core import estimates, intervals, pairs
 
 COMPUTE, COMMUNICATION = "compute", "communication"
 KINDS = (COMPUTE, COMMUNICATION)
-Intervals = list[tuple[float, float]]  # (start, end) in seconds; of `union`: in order, and none touches the next
 # What a step is made of, in the order of a table: name -> in words.
 PARTS = {
     "compute_only_s": "compute alone",
@@ -134,55 +133,6 @@ class Totals:
         return cls(**{**values, "operations": found})
 
 
-def union(intervals: Iterable[tuple[float, float]]) -> Intervals:
-    """The same time without doubles, in order; what has no length is left out."""
-    made: Intervals = []
-    for start, end in sorted(intervals):
-        if end <= start:
-            continue
-        if made and start <= made[-1][1]:
-            made[-1] = (made[-1][0], max(made[-1][1], end))
-        else:
-            made.append((start, end))
-    return made
-
-
-def intersection(a: Intervals, b: Intervals) -> Intervals:
-    """Time that is in both; each is a `union`."""
-    made, i, j = [], 0, 0
-    while i < len(a) and j < len(b):
-        start, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if start < end:
-            made.append((start, end))
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-    return made
-
-
-def difference(a: Intervals, b: Intervals) -> Intervals:
-    """Time that is in a and not in b; each is a `union`."""
-    made, first = [], 0
-    for start, end in a:
-        while first < len(b) and b[first][1] <= start:
-            first += 1
-        place, at = first, start
-        while place < len(b) and b[place][0] < end:
-            if at < b[place][0]:
-                made.append((at, b[place][0]))
-            at = max(at, b[place][1])
-            place += 1
-        if at < end:
-            made.append((at, end))
-    return made
-
-
-def seconds(intervals: Intervals) -> float:
-    """Length of a `union`."""
-    return sum(end - start for start, end in intervals)
-
-
 def totals(trace: Trace) -> list[Totals]:
     """Every step of every rank, in the order of `windows`.
 
@@ -206,30 +156,32 @@ class _Rank:
     """One rank's spans, united by kind and by operation once for all steps."""
 
     def __init__(self, rank: int, spans: Iterable[Span]) -> None:
-        self.kinds = {kind: [] for kind in KINDS}  # type: dict[str, Intervals]
-        self.operations: dict[str, tuple[str, list[float], Intervals]] = {}
+        self.kinds = {kind: [] for kind in KINDS}  # type: dict[str, intervals.Intervals]
+        self.operations: dict[str, tuple[str, list[float], intervals.Intervals]] = {}
         for span in sorted((span for span in spans if span.rank == rank), key=lambda span: span.start_s):
             self.kinds[span.kind].append((span.start_s, span.end_s))
-            kind, starts, intervals = self.operations.setdefault(span.operation, (span.kind, [], []))
+            kind, starts, parts = self.operations.setdefault(span.operation, (span.kind, [], []))
             if kind != span.kind:
                 raise ValueError(f"operation {span.operation!r} is both compute and communication")
             if span.counted:
                 starts.append(span.start_s)
-            intervals.append((span.start_s, span.end_s))
-        self.kinds = {kind: union(intervals) for kind, intervals in self.kinds.items()}
-        self.operations = {name: (kind, at, union(all_)) for name, (kind, at, all_) in self.operations.items()}
+            parts.append((span.start_s, span.end_s))
+        self.kinds = {kind: intervals.union(parts) for kind, parts in self.kinds.items()}
+        self.operations = {
+            name: (kind, at, intervals.union(all_)) for name, (kind, at, all_) in self.operations.items()
+        }
 
     def totals(self, window: Window) -> Totals:
         """What lies in a window."""
-        inside: Intervals = [(window.start_s, window.end_s)]
-        compute, communication = (intersection(self.kinds[kind], inside) for kind in KINDS)
-        both = seconds(intersection(compute, communication))
-        alone = seconds(compute) - both, seconds(communication) - both
+        inside: intervals.Intervals = [(window.start_s, window.end_s)]
+        compute, communication = (intervals.intersection(self.kinds[kind], inside) for kind in KINDS)
+        both = intervals.seconds(intervals.intersection(compute, communication))
+        alone = intervals.seconds(compute) - both, intervals.seconds(communication) - both
         length = window.end_s - window.start_s
         found = {}
-        for name, (kind, starts, intervals) in self.operations.items():
+        for name, (kind, starts, parts) in self.operations.items():
             count = bisect.bisect_left(starts, window.end_s) - bisect.bisect_left(starts, window.start_s)
-            spent = seconds(intersection(intervals, inside))
+            spent = intervals.seconds(intervals.intersection(parts, inside))
             if count or spent:
                 found[name] = Operation(kind, count, spent)
         return Totals(window.step, window.rank, length, *alone, both, length - sum(alone) - both, found)

@@ -1,0 +1,222 @@
+"""Does the attribution return causes that were planted: on the link, in the compute, in the compiler, in a rank?
+
+Question: two ranks train the transformer with `dp` over a link whose rate is known. In one and the same processes, next
+to each other: the same cells on a five times slower link, with a chain of superfluous matrix products in every step,
+and with one rank that is busy for a while in every step. Does each cause move its own effect, by its own size, and
+nothing else? A compiler arm without fusion stands beside; what that costs is measured apart, in a run on one device.
+
+    python -m experiments.parallel_link --output_dir=experiments/results/parallel_link
+
+Needs root (namespaces, tc). Runtime on 2 cores: about 5 minutes a framework. Leave the machine alone meanwhile.
+Expected: the wire's bytes part grows by the factor of the rates; products move `compute`, the busy rank `imbalance`;
+each within 10% of its planted size, all others stay within 3% of the step (two one-sided tests at 5%).
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import flags
+
+from experiments import known_link
+from xlacompare import command
+from xlacompare.core import effects, estimates, pairs, parallel_samples, record, samples
+from xlacompare.launch import link as links
+
+FAST, SLOW, FACTOR = "1gbit", "200mbit", 5.0
+SLOW_RANK_S, PRODUCTS = 0.004, 6
+MARGIN = 0.03
+ARMS = ("real", "elided", "token", "alone", "alone_token")
+COMPILERS = {"jax": ("compiled", "nofusion"), "torch": ("compiled", "eager")}
+LINK, BUSY, EXTRA = f"planted_link={SLOW}", f"slow_rank=1:{SLOW_RANK_S}", f"extra_products={PRODUCTS}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One statement: what was planted, what was looked at, what came out.
+
+    Attributes:
+      expected, found, low, high: Milliseconds a step, or a factor; of a cause that should move nothing here expected
+        is 0 and the interval is that of 90% (two one-sided tests at 5%).
+      met: Within 10% with a half-width of 10% at most; of those that should stay: inside 3% of the step.
+    """
+
+    framework: str
+    planted: str
+    effect: str
+    unit: str
+    expected: float
+    found: float
+    low: float
+    high: float
+    met: bool
+
+
+def records(link: links.Link, framework: str, cell_s: float, folder: pathlib.Path, preset: str) -> list[dict[str, Any]]:
+    """Records of the public command, one process in each namespace."""
+    arguments = [
+        *(sys.executable, "-m", "xlacompare.run", f"--framework={framework}", "--strategy=dp"),
+        *("--workload=transformer", f"--preset={preset}", "--transport=gloo", f"--num_devices={len(link.names)}"),
+        *(f"--compiler={','.join(COMPILERS[framework])}", f"--communication={','.join(ARMS)}", "--launches=1"),
+        *(f"--planted={cause}" for cause in (LINK, BUSY, EXTRA)),
+        *(f"--cell_s={cell_s}", f"--output_dir={folder}", "--format=json"),
+    ]
+    planted = {"XLACOMPARE_FRAMEWORKS": f"{framework}=experiments.planted_ranks_{framework}"}
+    processes = [
+        link.start(
+            rank, arguments, {**links.joined(link, rank, known_link.JOIN_PORT), **planted}, stdout=subprocess.DEVNULL
+        )
+        for rank in range(len(link.names))
+    ]
+    try:
+        codes = [process.wait(1500) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    if any(codes):
+        raise RuntimeError(f"the ranks ended with {codes}; records: {folder}")
+    return record.read(folder).records
+
+
+def size_of_products(framework: str) -> float:
+    """Seconds of the planted products by themselves, on one core."""
+    program = f"experiments.planted_ranks_{framework}.products"
+    ran = subprocess.run(
+        ["taskset", "-c", "0", sys.executable, "-m", program, str(PRODUCTS)], capture_output=True, text=True, check=True
+    )
+    return float(ran.stdout.split()[-1])
+
+
+def size_of_compiler(framework: str, batch_size: int, preset: str, folder: pathlib.Path) -> estimates.Estimate:
+    """What the second compiler arm costs more than the first, seconds a step, on one device with a rank's batch."""
+    first, second = COMPILERS[framework]
+    ran = [sys.executable, "-m", "xlacompare.run", f"--framework={framework}", f"--compiler={first},{second}"]
+    ran += ["--workload=transformer", f"--preset={preset}", f"--batch_size={batch_size}", "--launches=3"]
+    subprocess.run([*ran, "--num_cores=1", f"--output_dir={folder}", "--format=json"], check=True, capture_output=True)
+    found = samples.collect(record.read(folder).records)
+    arms = {made.cell.compiler: made for made in found.values()}
+    both = [samples.neighbours(arms[second].launches[n], arms[first].launches[n]) for n in
+            samples.common_launches(arms[second], arms[first])]  # fmt: skip
+    return pairs.mean_effect(both)
+
+
+def stays(framework: str, planted: str, effect: str, found: estimates.Estimate, step_s: float) -> Row:
+    """An effect that the cause should leave alone."""
+    narrow = found.at_level(0.90)
+    inside = -MARGIN * step_s < narrow.low and narrow.high < MARGIN * step_s
+    return Row(framework, planted, effect, "ms", 0.0, found.mean * 1e3, narrow.low * 1e3, narrow.high * 1e3, inside)
+
+
+def moves(
+    framework: str, planted: str, effect: str, found: estimates.Estimate, expected: float, unit: str = "ms"
+) -> Row:
+    """The effect that the cause should move, by how much."""
+    scale = 1e3 if unit == "ms" else 1.0
+    half = (found.high - found.low) / 2
+    met = abs(found.mean - expected) <= 0.1 * abs(expected) and half <= 0.1 * abs(expected)
+    ends = [value * scale for value in (expected, found.mean, found.low, found.high)]
+    return Row(framework, planted, effect, unit, *ends, met)
+
+
+def rows(framework: str, launches: Sequence[effects.Launch], sizes: Mapping[str, float]) -> list[Row]:
+    """All statements about one framework."""
+    first, second = COMPILERS[framework]
+    slow, busy, extra = (f"{first} planted:{cause}" for cause in (LINK, BUSY, EXTRA))
+    slow_second = f"{second} planted:{LINK}"
+    launches = effects.with_fastest(launches, [first, second, slow, busy, extra, slow_second])
+    step_s = _of(launches, {(first, effects.REAL): 1}).mean
+    change = {planted: effects.changes(first, planted) for planted in (slow, busy, extra)}
+    bytes_of = {v: effects.terms(effects.WIRE_BYTES, v) for v in (first, slow)}
+    factor = effects.ratio(launches, bytes_of[slow], bytes_of[first])
+    assert factor is not None, "the wire's bytes part cannot be told from 0"
+    compiler = {
+        planted: {(b, effects.ELIDED): 1.0, (a, effects.ELIDED): -1.0}
+        for planted, a, b in (("", first, second), (slow, slow, slow_second))
+    }
+    moved = effects.total([(1, compiler[slow]), (-1, compiler[""])])
+    found = [
+        moves(framework, LINK, "wire, bytes", factor, sizes["factor"], "x"),
+        stays(framework, LINK, "compute", _of(launches, change[slow][effects.COMPUTE]), step_s),
+        stays(framework, LINK, f"{second} - {first}, elided", _of(launches, moved), step_s),
+        moves(framework, EXTRA, "compute", _of(launches, change[extra][effects.COMPUTE]), sizes["products"]),
+        moves(framework, BUSY, "imbalance", _of(launches, change[busy][effects.IMBALANCE]), SLOW_RANK_S),
+        stays(framework, BUSY, "compute", _of(launches, change[busy][effects.COMPUTE]), step_s),
+        moves(framework, second, f"{second} - {first}, elided", _of(launches, compiler[""]), sizes["compiler"]),
+    ]
+    for planted, cause in ((busy, BUSY), (extra, EXTRA)):
+        for name in (effects.EXPOSED_LATENCY, effects.EXPOSED_BYTES, effects.WIRE_BYTES):
+            found.append(stays(framework, cause, name, _of(launches, change[planted][name]), step_s))
+    found.append(stays(framework, EXTRA, "imbalance", _of(launches, change[extra][effects.IMBALANCE]), step_s))
+    return found
+
+
+def _of(launches: Sequence[effects.Launch], terms: effects.Terms) -> estimates.Estimate:
+    found = effects.combined(launches, terms)
+    assert found is not None, f"no launch has {sorted(terms)}"
+    return found
+
+
+def point(framework: str, cell_s: float, preset: str, folder: pathlib.Path) -> list[Row]:
+    """One framework: its run on the link, and the sizes of what was planted."""
+    rates = {}
+    for rate in (FAST, SLOW):
+        with links.link(2, rate) as link:
+            one_way = [pair[0] for pair in known_link.bare_socket(link)]
+            rates[rate] = sum(one_way) / len(one_way)
+            if rate == FAST:
+                kept = records(link, framework, cell_s, folder / framework, preset)
+    worlds = parallel_samples.collect(kept)
+    assert len(worlds) == 1, "one framework, one comparison"
+    if failed := worlds[0].why():
+        raise RuntimeError(f"cells without a time: {failed}")
+    batch_size = next(iter(worlds[0].arms.values())).cell.batch_size // 2
+    with tempfile.TemporaryDirectory() as other:
+        compiler = size_of_compiler(framework, batch_size, preset, pathlib.Path(other)).mean
+    sizes = {
+        "factor": rates[FAST] / rates[SLOW],
+        "products": size_of_products(framework),
+        "compiler": compiler,
+    }
+    return rows(framework, list(worlds[0].launches().values()), sizes)
+
+
+def define_flags() -> None:
+    """Defines the flags. A function: tests import this module."""
+    flags.DEFINE_list("frameworks", ["torch", "jax"], "Frameworks that have gloo.")
+    flags.DEFINE_float("cell_s", 3.0, "Seconds of timed blocks of each cell.")
+    flags.DEFINE_string("preset", "tiny", "Size of the transformer.")
+    flags.DEFINE_string("output_dir", None, "Folder for table and records; default: a new one.")
+
+
+def body() -> int:
+    """Runs all and writes the table as it grows."""
+    folder = pathlib.Path(flags.FLAGS.output_dir or tempfile.mkdtemp(prefix="parallel_link_"))
+    folder.mkdir(parents=True, exist_ok=True)
+    found: list[Row] = []
+    for framework in flags.FLAGS.frameworks:
+        with tempfile.TemporaryDirectory() as records_folder:
+            found += point(framework, flags.FLAGS.cell_s, flags.FLAGS.preset, pathlib.Path(records_folder))
+        for row in [row for row in found if row.framework == framework]:
+            sys.stdout.write(f"{json.dumps(dataclasses.asdict(row))}\n")
+            sys.stdout.flush()
+        with open(folder / "parallel_link.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(field.name for field in dataclasses.fields(Row))
+            for row in found:
+                values = dataclasses.astuple(row)
+                writer.writerow(f"{value:.4f}" if isinstance(value, float) else value for value in values)
+    return 0
+
+
+if __name__ == "__main__":
+    define_flags()
+    command.launch(body)

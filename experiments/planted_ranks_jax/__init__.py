@@ -1,0 +1,1 @@
+"""jax over ranks with planted products: XLACOMPARE_FRAMEWORKS=jax=experiments.planted_ranks_jax."""

@@ -1,0 +1,8 @@
+"""jax's own."""
+
+from __future__ import annotations
+
+from xlacompare.frameworks.on_jax import transports
+
+TRANSPORTS, LACKS = transports.TRANSPORTS, transports.LACKS
+unsupported, environment = transports.unsupported, transports.environment

@@ -60,19 +60,27 @@ class Row:
     met: bool
 
 
-def records(link: links.Link, framework: str, cell_s: float, folder: pathlib.Path, preset: str) -> list[dict[str, Any]]:
-    """Records of the public command, one process in each namespace."""
+def records(link: links.Link, frameworks: Sequence[str], more: Sequence[str], folder: pathlib.Path) -> list[Any]:
+    """Records of the public command, one process in each namespace.
+
+    Args:
+      link: With a namespace per rank.
+      frameworks: With planted products, where a cell asks for them.
+      more: Further flags.
+      folder: For the records.
+    """
     arguments = [
-        *(sys.executable, "-m", "xlacompare.run", f"--framework={framework}", "--strategy=dp"),
-        *("--workload=transformer", f"--preset={preset}", "--transport=gloo", f"--num_devices={len(link.names)}"),
-        *(f"--compiler={','.join(COMPILERS[framework])}", f"--communication={','.join(ARMS)}", "--launches=1"),
-        *(f"--planted={cause}" for cause in (LINK, BUSY, EXTRA)),
-        *(f"--cell_s={cell_s}", f"--output_dir={folder}", "--format=json"),
+        *(sys.executable, "-m", "xlacompare.run", f"--framework={','.join(frameworks)}", "--strategy=dp"),
+        *("--workload=transformer", "--transport=gloo", f"--num_devices={len(link.names)}"),
+        *(*more, f"--output_dir={folder}", "--format=json"),
     ]
-    planted = {"XLACOMPARE_FRAMEWORKS": f"{framework}=experiments.planted_ranks_{framework}"}
+    adapters = ",".join(f"{name}=experiments.planted_ranks_{name}" for name in frameworks)
     processes = [
         link.start(
-            rank, arguments, {**links.joined(link, rank, known_link.JOIN_PORT), **planted}, stdout=subprocess.DEVNULL
+            rank,
+            arguments,
+            {**links.joined(link, rank, known_link.JOIN_PORT), "XLACOMPARE_FRAMEWORKS": adapters},
+            stdout=subprocess.DEVNULL,
         )
         for rank in range(len(link.names))
     ]
@@ -173,7 +181,10 @@ def point(framework: str, cell_s: float, preset: str, folder: pathlib.Path) -> l
             one_way = [pair[0] for pair in known_link.bare_socket(link)]
             rates[rate] = sum(one_way) / len(one_way)
             if rate == FAST:
-                kept = records(link, framework, cell_s, folder / framework, preset)
+                more = [f"--compiler={','.join(COMPILERS[framework])}", f"--communication={','.join(ARMS)}"]
+                more += [f"--preset={preset}", "--launches=1", f"--cell_s={cell_s}"]
+                more += [f"--planted={cause}" for cause in (LINK, BUSY, EXTRA)]
+                kept = records(link, [framework], more, folder / framework)
     worlds = parallel_samples.collect(kept)
     assert len(worlds) == 1, "one framework, one comparison"
     if failed := worlds[0].why():

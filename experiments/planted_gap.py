@@ -7,7 +7,8 @@ while in every step, a link five times slower. How do the bars of the gap change
     python -m experiments.planted_gap --output_dir=experiments/results/planted_gap
 
 Needs root (namespaces, tc). Runtime on 2 cores: about 5 minutes. Leave the machine alone meanwhile.
-Expected: products move `compute of the fastest rank`, the busy rank `imbalance of the ranks`, the link `exposed: bytes`;
+Expected: products move `compute of the fastest rank`, the busy rank `imbalance of the ranks`, the link `exposed:
+bytes`;
 every other bar stays, within 3% of the step (two one-sided tests at 5%) where launches are enough to tell.
 """
 

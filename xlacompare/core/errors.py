@@ -10,6 +10,7 @@ EXIT_FAILED_CELL = 1  # a cell crashed, hung or ran out of memory; the others we
 EXIT_BAD_INPUT = 2  # flags, folders, frameworks that are not installed
 EXIT_MISMATCH = 3  # a gate failed: the cell has no time
 EXIT_REGRESSION = 4  # reserved for comparisons over time
+EXIT_SELFTEST = 5  # selftest: a planted cause was not found, or something else moved
 EXIT_INTERRUPTED = 130  # Ctrl-C; records so far are kept
 
 

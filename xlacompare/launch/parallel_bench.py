@@ -17,7 +17,7 @@ from xlacompare.core import cell as cells
 from xlacompare.core import errors, fence, timeline, timing
 from xlacompare.frameworks import gate, interface, strategy
 from xlacompare.frameworks import ranks as seam
-from xlacompare.launch import planted, rank_bench
+from xlacompare.launch import planted, planted_ranks, rank_bench
 from xlacompare.parallel import arms
 from xlacompare.parallel import request as requests
 from xlacompare.workloads import archive, load_workload, oracle, spec
@@ -73,7 +73,7 @@ class Bench(rank_bench.Blocks):
         """
         if untimed and self.trains:
             self.notes.enter(f"a reset of {self.name}")
-            self.step.reset()
+            self.planted.reset()
         return super().blocks(n, count, untimed, series)
 
     def fence_test(self, n: int) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class Bench(rank_bench.Blocks):
     def close(self) -> None:
         """Frees the step."""
         self.notes.enter(f"the end of {self.name}")
-        self.step.close()
+        self.planted.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,12 +175,17 @@ def build(
       closed.
     """
     workload = load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
-    made = inputs.made
+    made, adapter = inputs.made, frameworks.parallel(cell.framework)
+    other = planted_ranks.optimizer(workload, dict(cell.changed))
+
+    def again(communication: str) -> strategy.ParallelStep:
+        wanted = dataclasses.replace(asked, communication=communication)
+        built: strategy.ParallelStep = adapter.build(ranks, other, made.parameters, made.buffers, made.batches, wanted)
+        return built
+
     notes.enter(f"building {cell.workload} {cell.strategy} {cell.compiler} {cell.communication}")
     begin, compiled = time.perf_counter(), ranks.compile_count()
-    step: strategy.ParallelStep = frameworks.parallel(cell.framework).build(
-        ranks, workload, made.parameters, made.buffers, made.batches, asked
-    )
+    step = again(asked.communication)
     build_s = time.perf_counter() - begin
     bench = Bench(ranks, cell, step, step, notes)
     first = bench.block(1, f"the first step of {bench.name}")
@@ -199,6 +204,7 @@ def build(
     if bench.trains:
         step.reset()
         bench.planted = planted.of_ranks(step, dict(cell.changed), ranks.local)
+    bench.planted = planted_ranks.beside(bench.planted, cell, ranks, again)
     answer["warm"] = bench.block(1, f"the warm-up of {bench.name}").to_dict()
     return bench, answer
 

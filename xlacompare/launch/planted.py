@@ -8,6 +8,7 @@ A cell carries them in `changed`, so that they are in its id and in its record:
 Over ranks also:
   slow_rank=R:x    rank R does x seconds more work in each step (on the host, after all that was dispatched before)
   planted_link=T   the ranks' link has this rate while the cell is measured, in tc's words (`rank_link`)
+and what stands in `planted_ranks`.
 Over ranks the arms without compute plant none of what belongs to the compute.
 """
 
@@ -23,11 +24,15 @@ from xlacompare.frameworks import interface
 
 REPEAT_EVERY, PROCESS, SLEEP_S, XLA_FLAGS = "repeat_every", "process", "sleep_s", "xla_flags"
 SLOW_RANK, LINK = "slow_rank", "planted_link"
-NAMES = (REPEAT_EVERY, PROCESS, SLEEP_S, XLA_FLAGS, SLOW_RANK, LINK)
+# Beside a step, over ranks: `planted_ranks`.
+EXTRA_STEP, EXTRA_ALL_REDUCE, ONLY, RECOMPILE = "extra_step", "extra_all_reduce", "only", "recompile"
+EPSILON, HOST_S = "epsilon", "host_s"
+BESIDE = (EXTRA_STEP, EXTRA_ALL_REDUCE, ONLY, RECOMPILE, EPSILON, HOST_S)
+NAMES = (REPEAT_EVERY, PROCESS, SLEEP_S, XLA_FLAGS, SLOW_RANK, LINK, *BESIDE)
 PROCESS_VARIABLE = "XLACOMPARE_PROCESS"
 
 
-class _Wrapped:
+class Wrapped:
     """A training step that passes everything on.
 
     Attributes:
@@ -63,7 +68,7 @@ class _Wrapped:
         self.within.close()
 
 
-class RepeatingStep(_Wrapped):
+class RepeatingStep(Wrapped):
     """Does `1 / every` more work and does not say so. A reset leaves the count: visits are shorter than `every`."""
 
     def __init__(self, step: interface.TrainStep, every: int) -> None:
@@ -78,7 +83,7 @@ class RepeatingStep(_Wrapped):
             self.within.run(index)
 
 
-class SleepingStep(_Wrapped):
+class SleepingStep(Wrapped):
     """Sleeps before each dispatch."""
 
     def __init__(self, step: interface.TrainStep, seconds: float, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -91,7 +96,7 @@ class SleepingStep(_Wrapped):
         self.within.run(index)
 
 
-class BusyStep(_Wrapped):
+class BusyStep(Wrapped):
     """Computes on the host before each dispatch, as a rank with more to do would.
 
     It waits first for what was dispatched: a framework that dispatches ahead would else hide the host's time behind
@@ -170,7 +175,7 @@ def planted(step: interface.TrainStep, changed: Mapping[str, Any]) -> interface.
 
 def unwrapped(step: interface.TrainStep) -> interface.TrainStep:
     """The adapter's own step, for those who look inside it."""
-    while isinstance(step, _Wrapped):
+    while isinstance(step, Wrapped):
         step = step.within
     return step
 

@@ -1,9 +1,10 @@
 """Does the report find what is planted, on this machine? `python -m xlacompare.selftest`.
 
-Trains a small transformer over two ranks and plants causes of known size beside it: extra work, a sleeping host, a
+Trains a small model over two ranks and plants causes of known size beside it: extra work, a sleeping host, a
 slower rank, an extra collective, a slower link (as root), fusion off, a compilation, a wrong epsilon. Prints planted
 against reported, and whether everything else was left alone. About two minutes.
-Exit codes: 0 all found, or undecided; 5 one was not found or another effect moved; 2 bad input; 130 interrupted.
+Exit codes: 0 all found, or undecided; 1 a cell could not be measured; 2 bad input; 5 a cause was not found, or another
+effect moved; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,29 +21,29 @@ import rich.markup
 import rich.table
 from absl import flags
 
-from xlacompare import command
+from xlacompare import command, run_steps
 from xlacompare.core import errors, record
 from xlacompare.core import planted_causes as causes
-from xlacompare.launch import campaign, selftest
 from xlacompare.launch import link as links
+from xlacompare.launch import selftest
 
-STYLES = {"found": "green", "yes": "green", "not found": "red", "moved": "red", "undecided": "yellow"}
+STYLES = {
+    "found": "green",
+    "yes": "green",
+    "not found": "red",
+    "not measured": "red",
+    "moved": "red",
+    "undecided": "yellow",
+}
 COVERAGE = "python -m experiments.effect_coverage (how often the intervals cover, by simulation)"
-
-
-class Said(campaign.Progress):
-    """What happens, on standard error."""
-
-    def say(self, text: str) -> None:
-        """One line."""
-        sys.stderr.write(f"{text}\n")
 
 
 def define_flags() -> None:
     """Defines the flags. A function: absl's flags are global, and other commands have flags of the same names."""
     flags.DEFINE_string("framework", None, "Framework; default: the first that is installed and trains over ranks.")
     flags.DEFINE_string("transport", "gloo", "How the ranks exchange bytes.")
-    flags.DEFINE_string("preset", "tiny", "Size of the transformer.")
+    flags.DEFINE_string("workload", "transformer", "What is trained.")
+    flags.DEFINE_string("preset", "tiny", "Its size.")
     flags.DEFINE_bool("thorough", False, f"Longer cells, three launches, narrower limits. See also {COVERAGE}.")
     flags.DEFINE_bool("link", True, "Plant a slower link too: needs root, namespaces and tc.")
     flags.DEFINE_float("deadline_s", 300.0, "Seconds after which a silent rank counts as hanging.")
@@ -89,13 +90,17 @@ def verdict(rows: Sequence[causes.Row]) -> str:
     unsure = [row.planted for row in planted if not row.failed and "undecided" in (row.found, row.left)]
     parts = [f"{found} of {len(planted)} planted causes found"]
     parts += [f"not found, or another effect moved: {', '.join(failed)}"] if failed else []
+    broken = [row.planted for row in planted if row.found == "not measured"]
+    parts += [f"not measured: {', '.join(broken)}"] if broken else []
     parts += [f"undecided: {', '.join(unsure)} (a quieter machine or --thorough decides)"] if unsure else []
     return "; ".join(parts)
 
 
 def exit_code(rows: Sequence[causes.Row]) -> int:
-    """0 unless one failed; what is undecided fails nothing."""
-    return errors.EXIT_SELFTEST if any(row.failed for row in rows) else errors.EXIT_OK
+    """What is undecided fails nothing; a cell that could not be measured does, as in `run`."""
+    if any(row.failed for row in rows):
+        return errors.EXIT_SELFTEST
+    return errors.EXIT_FAILED_CELL if any(row.found == "not measured" for row in rows) else errors.EXIT_OK
 
 
 def body() -> int:
@@ -105,11 +110,13 @@ def body() -> int:
     if no_link is None and values.transport != "gloo":
         no_link = f"a link is for gloo, not for {values.transport}"
     name = values.framework or selftest.usual_framework()
-    plan = selftest.make(name, values.transport, values.preset, values.thorough, no_link, deadline_s=values.deadline_s)
+    about = {"workloads": (values.workload,), "transports": (values.transport,), "preset": values.preset}
+    plan = selftest.make(name, values.thorough, no_link, **about, deadline_s=values.deadline_s)
     run_id = f"{datetime.datetime.now().strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:6]}"
     folder = pathlib.Path(values.output_dir or pathlib.Path("runs") / run_id)
     try:
-        records = selftest.execute(plan, folder, run_id, sys.argv, Said())
+        with run_steps.TerminalProgress(rich.console.Console(stderr=True), "start") as progress:
+            records = selftest.execute(plan, folder, run_id, sys.argv, progress)
     except KeyboardInterrupt:
         if (folder / record.FILE_NAME).exists():
             sys.stdout.write(to_text(plan.rows(record.of_run(record.read(folder).records, run_id)), plan))

@@ -13,6 +13,7 @@ over all its sizes):
   unsupported      raises UnsupportedError when built
   absent           dies before it meets the others
 STANDIN_LOG=empty: the log says that nothing was communicated.
+STANDIN_COMPILES=1: building a collective counts as a compilation.
 """
 
 from __future__ import annotations
@@ -239,6 +240,7 @@ class Ranks:
     def build(self, request: requests.Request, inputs: Mapping[int, np.ndarray]) -> Step:
         if self._here("unsupported") and request.collective == self._fault[2]:
             raise errors.UnsupportedError("planted: only one rank cannot build it")
+        self.compiles += bool(os.environ.get("STANDIN_COMPILES"))
         return Step(self, request, inputs)
 
     def barrier(self) -> None:

@@ -4,6 +4,7 @@ Reads records; what is planted and how is `launch.planted`'s. A statement has th
 intervals do not decide is `undecided`, it is neither found nor missed.
   found      the reported interval leaves 0, and reaches the planted size give or take the tolerance
   not found  it does not reach that size
+  not measured  a cell that is needed crashed, hung, or is not supported: no statement at all
   left       two one-sided tests (Schuirmann 1987) at 5%: the change of every other effect is inside the margin
   moved      an interval that lies beyond the margin as a whole
 """
@@ -16,11 +17,12 @@ from typing import Any, Literal
 
 from xlacompare.core import claims, effects, estimates, parallel_samples, plan, units, verdict
 
-Found = Literal["found", "not found", "undecided", "left out"]
+Found = Literal["found", "not found", "undecided", "left out", "not measured"]
 Left = Literal["yes", "moved", "undecided", ""]
 LABEL = "planted:"
 KNOWN, AS_COMPUTE, AS_ALONE, AS_FACTOR, UNKNOWN = "known", "as compute", "as alone", "as factor", "unknown"
 RECOMPILED, REFUSED = "recompiled", "refused"  # what shows otherwise than in an effect
+OF_OPTIMIZER = "update "  # what an optimizer's epsilon spoils first: gradients and loss come before it and are right
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +103,17 @@ class World:
         self.has_clocks = any(launch.ranks for launch in self.launches)
         real = effects.combined(self.launches, {(compiler, effects.REAL): 1})
         self.step_s = None if real is None else real.mean
+        self.busy = _is_busy(world)
 
     def variant(self, text: str) -> str:
         """Name of a twin's variant."""
         return f"{self.base} {LABEL}{text}"
+
+    def broken(self, variants: Sequence[str], cause: Cause) -> str:
+        """The first arm that the cause needs and that was run and has no time, and why; "" for none."""
+        wanted = [(variant, arm) for variant in variants for arm in cause.arms]
+        wanted += [(self.variant(cause.apart), effects.ALONE)] if cause.apart else []
+        return next((f"{key[0]}/{key[1]}: {self.why[key]}" for key in wanted if key in self.why), "")
 
     def changes(self, after: str) -> dict[str, claims.Effect]:
         """What a variant has more than the matched one, as the report says it."""
@@ -115,6 +124,14 @@ class World:
             found = effects.combined(self.launches, whole)
             made[effects.COMPUTE] = dataclasses.replace(made[effects.COMPUTE], estimate=found)
         return made
+
+
+def _is_busy(world: parallel_samples.World) -> bool:
+    """Whether others had the cores in most of the visits that count."""
+    timed = [arm for arm in world.arms.values() if arm.timed]
+    used = [(n, visit) for n, visits in world.used().items() for visit in visits]
+    spoilt = [any(n in arm.launches and v in arm.launches[n].disturbed for arm in timed) for n, v in used]
+    return 2 * sum(spoilt) > len(used)
 
 
 def rows(
@@ -148,17 +165,29 @@ def _row(world: World | None, cause: Cause, left_out: str, other: str, limits: L
         return _refused(world, cause)
     if cause.size == RECOMPILED:
         return _recompiled(world, cause)
-    if world.step_s is None:
-        why = world.why.get((world.base, effects.REAL), "it was not run")
-        return Row(cause.name, cause.where, "", "", "undecided", "", f"the matched step has no time: {why}")
     after = world.variant(cause.text) if cause.text else other
-    found, said, size = _moved(world, cause, after, limits.tolerance)
-    left, note = _left(world.changes(after), cause.stays, limits.margin * world.step_s)
+    if broken := world.broken((world.base, after), cause):
+        return Row(cause.name, cause.where, "", "", "not measured", "", broken)
+    if world.step_s is None:
+        return Row(cause.name, cause.where, "", "", "undecided", "", "the matched step was not run")
+    margin_s = limits.margin * world.step_s
+    found, said, size = _moved(world, cause, after, limits.tolerance, margin_s)
+    left, note = _left(world.changes(after), cause.stays, margin_s)
     notes = [text for text in (found[1], note) if text]
-    return Row(cause.name, cause.where, size, said, found[0], left, "; ".join(notes))
+    row = Row(cause.name, cause.where, size, said, found[0], left, "; ".join(notes))
+    return _of_busy_machine(row) if row.failed and world.busy else row
 
 
-def _moved(world: World, cause: Cause, after: str, tolerance: float) -> tuple[tuple[Found, str], str, str]:
+def _of_busy_machine(row: Row) -> Row:
+    """What others on the cores may have done is held against nobody."""
+    found: Found = "undecided" if row.found == "not found" else row.found
+    left: Left = "undecided" if row.left == "moved" else row.left
+    return dataclasses.replace(row, found=found, left=left, note=f"others had the cores in most visits; {row.note}")
+
+
+def _moved(
+    world: World, cause: Cause, after: str, tolerance: float, margin_s: float
+) -> tuple[tuple[Found, str], str, str]:
     """((what is said of it, why), what was reported, what was planted), over all effects that must show it."""
     if cause.size == AS_FACTOR:
         return _factor(world, cause, after, tolerance)
@@ -170,10 +199,11 @@ def _moved(world: World, cause: Cause, after: str, tolerance: float) -> tuple[tu
         if change is None:
             answers.append(("undecided", f"{name}: {changes[name].reason}"))
             continue
-        said.append(units.format_duration_interval(change.mean, change.low, change.high))
+        named = f"{name} " if len(cause.shows) > 1 else ""
+        said.append(named + units.format_duration_interval(change.mean, change.low, change.high))
         seconds, apart = _apart(world, cause, launches, combinations[name], change)
         if seconds is None:
-            answers.append(_without_size(name, change, cause))
+            answers.append(_without_size(name, change, cause, margin_s))
             continue
         size = units.format_duration(seconds)
         answers.append(_compared(name, change.low, apart, tolerance * seconds))
@@ -209,13 +239,13 @@ def _compared(name: str, low: float, apart: estimates.Estimate, slack: float) ->
     return ("found", "") if low > 0 else ("undecided", f"the interval of {name} reaches 0")
 
 
-def _without_size(name: str, change: estimates.Estimate, cause: Cause) -> tuple[Found, str]:
-    """Of a cause of unknown size: it is there or not."""
+def _without_size(name: str, change: estimates.Estimate, cause: Cause, margin_s: float) -> tuple[Found, str]:
+    """Of a cause of unknown size: it is there, or it is nothing."""
     if cause.size != UNKNOWN:
         return "undecided", "the planted size was not measured"
-    if change.low > 0 or change.high < 0:
-        return "found", ""
-    return "undecided", f"the interval of {name} includes 0"
+    if verdict.tost_p(change, margin_s) <= plan.OVERALL_ALPHA:
+        return "not found", f"{name} did not change"
+    return ("found", "") if change.low > 0 or change.high < 0 else ("undecided", f"the interval of {name} includes 0")
 
 
 def _factor(world: World, cause: Cause, after: str, tolerance: float) -> tuple[tuple[Found, str], str, str]:
@@ -254,13 +284,15 @@ def _refused(world: World, cause: Cause) -> Row:
     if arm is None:
         return row
     if arm.status == "mismatch":
-        named, base = "gate failed at " in arm.reason, world.arms.get((world.base, effects.REAL))
+        base = world.arms.get((world.base, effects.REAL))
+        named, _, why = arm.reason.partition("gate failed at ")[2].partition(": ")
+        found: Found = "found" if named.startswith(OF_OPTIMIZER) else "not found"
         left: Left = "" if base is None else "moved" if base.status == "mismatch" else "yes"
-        found: Found = "found" if named else "not found"
-        note = "" if left != "moved" or base is None else f"the matched step was refused too: {base.reason}"
-        return dataclasses.replace(row, reported=arm.reason, found=found, left=left, note=note)
+        note = why if named and left != "moved" else f"{arm.reason}; the matched step: {base.reason if base else '-'}"
+        said = f"gate failed at {named}" if named else arm.status
+        return dataclasses.replace(row, reported=said, found=found, left=left, note=note)
     if arm.status != "ok":
-        return dataclasses.replace(row, note=f"{arm.status}: {arm.reason}")
+        return dataclasses.replace(row, found="not measured", note=f"{arm.status}: {arm.reason}")
     return dataclasses.replace(row, reported="the gate passed", found="not found", note="")
 
 
@@ -271,7 +303,7 @@ def _recompiled(world: World, cause: Cause) -> Row:
     if arm is None or base is None:
         return row
     if arm.status != "ok":
-        return dataclasses.replace(row, note=f"{arm.status}: {arm.reason}")
+        return dataclasses.replace(row, found="not measured", note=f"{arm.status}: {arm.reason}")
     if not any((record.get("compile") or {}).get("compiles") for record in base.records):
         note = f"{base.cell.framework} compiles nothing in its arm {world.base}"
         return dataclasses.replace(row, size="", found="left out", note=note)

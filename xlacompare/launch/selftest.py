@@ -68,12 +68,14 @@ class Plan:
     """What is run.
 
     Attributes:
+      chosen: What is planted, and what could not be.
       compiler, other: The matched compiler arm, and the one with something off ("" for none).
       left_out: Cause -> why it is not planted.
     """
 
     run: config.ParallelConfig
     grid: parallel_grid.Grid
+    chosen: tuple[causes.Cause, ...]
     compiler: str
     other: str
     left_out: dict[str, str]
@@ -81,7 +83,7 @@ class Plan:
 
     def rows(self, records: list[dict[str, object]]) -> list[causes.Row]:
         """The table of records, of a whole run or of one cut short."""
-        return causes.rows(records, CAUSES, self.left_out, self.compiler, self.other, self.limits)
+        return causes.rows(records, self.chosen, self.left_out, self.compiler, self.other, self.limits)
 
 
 def usual_framework() -> str:
@@ -96,15 +98,20 @@ def usual_framework() -> str:
     raise errors.BadInputError("no framework that trains over ranks is installed; python -m xlacompare.doctor says how")
 
 
-def make(framework: str, transport: str, preset: str, thorough: bool, no_link: str | None, **changes: object) -> Plan:
+def make(
+    framework: str,
+    thorough: bool,
+    no_link: str | None,
+    chosen: tuple[causes.Cause, ...] = CAUSES,
+    **changes: object,
+) -> Plan:
     """Plans a self-test.
 
     Args:
       framework: Name.
-      transport: Name.
-      preset: Size of the workload.
       thorough: Longer cells, three launches, narrower limits.
       no_link: Why no slower link can be planted; None where it can.
+      chosen: What is planted.
       **changes: Of the configuration.
 
     Raises:
@@ -123,18 +130,16 @@ def make(framework: str, transport: str, preset: str, thorough: bool, no_link: s
     values = {
         "workloads": ("transformer",),
         "optimizer": "adamw",
-        "preset": preset,
-        "transports": (transport,),
         "compilers": (compilers[0], other) if other else compilers[:1],
         "min_block_s": 0.03,
         **lengths,
         **changes,
     }
-    wanted = [cause for cause in CAUSES if cause.name not in left_out]
+    wanted = [cause for cause in chosen if cause.name not in left_out]
     arms = tuple(dict.fromkeys(arm for cause in wanted for arm in cause.arms))
     run = config.ParallelConfig((framework,), communications=arms, **values)  # type: ignore[arg-type]
     limits = causes.Limits(0.10, 0.03) if thorough else causes.Limits(0.15, 0.05)
-    return Plan(run, _grid(run, wanted, compilers[0]), compilers[0], other, left_out, limits)
+    return Plan(run, _grid(run, wanted, compilers[0]), chosen, compilers[0], other, left_out, limits)
 
 
 def _grid(run: config.ParallelConfig, wanted: list[causes.Cause], compiler: str) -> parallel_grid.Grid:

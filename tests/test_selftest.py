@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
 import sys
 
@@ -129,6 +128,7 @@ def test_noise_decides_nothing():
     found = rows(records(noise=0.6))
     words = {(row.found, row.left) for name, row in found.items() if name in TWINS}
     assert ("found", "yes") not in words and "not found" not in {word for pair in words for word in pair}, words
+    assert found[selftest.RANK].found == "undecided" and "reaches 0" in found[selftest.RANK].note
     assert "undecided: " in command.verdict(list(found.values()))
 
 
@@ -163,9 +163,9 @@ def chosen() -> tuple[causes.Cause, ...]:
     )
 
 
-def plan(**changes) -> selftest.Plan:
+def plan(wanted: tuple[causes.Cause, ...] | None = None, **changes) -> selftest.Plan:
     values = {"workloads": ("mlp",), "batch_size": 8, "cell_s": 0.05, "min_block_s": 0.005, "deadline_s": 60.0}
-    return selftest.make("standin", False, "not here", chosen(), **values, **changes)
+    return selftest.make("standin", False, "not here", wanted or chosen(), **values, **changes)
 
 
 class Interrupting(campaign.Progress):
@@ -228,21 +228,34 @@ def test_extra_work_and_extra_bytes_are_there(real):
 def test_an_interrupt_keeps_what_is_known(monkeypatch, tmp_path):
     monkeypatch.setenv("XLACOMPARE_FRAMEWORKS", "standin=tests.standin")
     monkeypatch.setenv(worlds.MARK_VARIABLE, "selftest_interrupt")
-    wanted = plan()
+    few = tuple(cause for cause in chosen() if cause.name in (selftest.DISPATCH, selftest.EPSILON))
+    wanted = plan(few)
     with pytest.raises(KeyboardInterrupt):
         selftest.execute(wanted, tmp_path, "run", ["test"], Interrupting())
     assert not worlds.marked("selftest_interrupt"), "a process is left"
     found = {row.planted: row for row in wanted.rows(record.read(tmp_path).records)}
-    assert found[selftest.DISPATCH].reported
+    assert found[selftest.DISPATCH].reported and found[selftest.EPSILON].found == "found"
 
 
-def test_bad_input_is_one_line():
-    variables = {**os.environ, "XLACOMPARE_FRAMEWORKS": "standin=tests.standin"}
-    for flag, says in (("--framework=mxnet", "unknown framework"), ("--transport=mpi", "over mpi")):
-        argv = [sys.executable, "-m", "xlacompare.selftest", "--framework=standin", "--workload=mlp", flag]
-        ran = subprocess.run(argv, capture_output=True, text=True, env=variables, check=False, timeout=120)
-        assert ran.returncode == errors.EXIT_BAD_INPUT and says in ran.stderr, ran.stderr
-        assert len(ran.stderr.splitlines()) == 1 and not ran.stdout
+def test_bad_input_is_one_line(monkeypatch):
+    argv = [sys.executable, "-m", "xlacompare.selftest", "--framework=mxnet"]
+    ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert ran.returncode == errors.EXIT_BAD_INPUT and "unknown framework" in ran.stderr, ran.stderr
+    assert len(ran.stderr.splitlines()) == 1 and not ran.stdout
+    monkeypatch.setenv("XLACOMPARE_FRAMEWORKS", "standin=tests.standin")
+    with pytest.raises(errors.BadInputError, match="every arm of dp: standin runs dp over mpi in no mode"):
+        plan(transports=("mpi",))
+
+
+def test_the_plan_of_a_machine(monkeypatch):
+    """What cannot be planted is said before anything is run; thorough is longer and narrower."""
+    monkeypatch.setenv("XLACOMPARE_FRAMEWORKS", "standin=tests.standin")
+    quick, long = plan(), selftest.make("standin", True, None, workloads=("mlp",))
+    assert set(quick.left_out) == {selftest.LINK, selftest.FUSION} and set(long.left_out) == {selftest.FUSION}
+    assert long.run.cell_s > quick.run.cell_s and long.run.launches > 1 and long.limits.margin < quick.limits.margin
+    assert [cause.name for cause in quick.chosen] == [cause.name for cause in selftest.CAUSES]
+    labels = {cell.label for cell in long.grid.cells}
+    assert labels == {"matched", APART, *(TEXTS[c.name] for c in selftest.CAUSES if c.text)}
 
 
 class Recorded:

@@ -67,13 +67,13 @@ class Session(parallel_building.Building):
                 return
 
     def measured(self) -> list[cells.Cell]:
-        """Cells that have samples, wherever an interrupt left the session; what they compute was not counted then."""
+        """Cells that have samples or failed, wherever an interrupt left the session; their work is not counted then."""
         found = [cell for cell in self._live() if self.outcomes[cell].blocks]
         for cell in found:
             self.outcomes[cell].work = self.outcomes[cell].work or {
                 "status": "unsupported", "reason": "interrupted before it was counted", "findings": [],
             }  # fmt: skip
-        return found
+        return found + [cell for cell in self.members if self.outcomes[cell].status != "ok"]
 
     def _live(self) -> list[cells.Cell]:
         return [cell for cell in self.members if self.outcomes[cell].status == "ok"]

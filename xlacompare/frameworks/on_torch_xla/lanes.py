@@ -105,21 +105,19 @@ class Lanes:
         for which the others are needed (torch_xla 2.9.0: whoever drops a buffer that is being donated waits; a test
         shows it).
         """
-        before, through, failed = counters.programs_found(), threading.Event(), threading.Event()
+        before, through, good = counters.programs_found(), threading.Event(), threading.Event()
 
         def follow(lane: int) -> None:
             while counters.programs_found() == before and not through.wait(_POLL_S):
                 pass
-            if not failed.is_set():
+            if good.is_set() or not through.is_set():
                 task(lane)
 
         for lane in self._others:
             lane.tasks.put(follow)
         try:
             task(0)
-        except BaseException:
-            failed.set()
-            raise
+            good.set()
         finally:
             through.set()
 

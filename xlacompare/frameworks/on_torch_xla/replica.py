@@ -145,9 +145,9 @@ class Replica:
 def backward(loss: torch.Tensor) -> None:
     """The backward pass on the calling thread.
 
-    Autograd's own thread of the device may hold a gradient for a moment after the pass. Whatever lives at a launch is an
-    output of the program: in some steps (on busy cores, one of ten) a lane would compile and run another one than the
-    others, which is a hang (torch 2.9.1, torch_xla 2.9.0).
+    Autograd's own thread of the device may hold a gradient for a moment after the pass. Whatever lives at a launch is
+    an output of the program: in some steps (on busy cores, one of ten) a lane would compile and run another one than
+    the others, which is a hang (torch 2.9.1, torch_xla 2.9.0).
     """
     with torch.autograd.set_multithreading_enabled(False):
         loss.backward()

@@ -7,9 +7,11 @@ often a step runs is the coordinator's choice, as with collectives (`rank_bench`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import pathlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from xlacompare import frameworks
@@ -38,6 +40,9 @@ class Bench(rank_bench.Blocks):
     Attributes:
       step: The adapter's own.
       planted: What the clock runs: the same, with what the cell plants.
+      asked: What was built.
+      answer: What was said of building it.
+      holders: Those that use the step (cells with something planted round it): the last one closes it.
       index: Steps so far, so that batches go round.
     """
 
@@ -46,6 +51,9 @@ class Bench(rank_bench.Blocks):
     step: strategy.ParallelStep
     planted: interface.TrainStep
     notes: rank_bench.Notes
+    asked: requests.Request
+    answer: dict[str, Any] = dataclasses.field(default_factory=dict)
+    holders: set[str] = dataclasses.field(default_factory=set)
     index: int = 0
 
     @property
@@ -142,7 +150,19 @@ class Bench(rank_bench.Blocks):
     def close(self) -> None:
         """Frees the step."""
         self.notes.enter(f"the end of {self.name}")
-        self.planted.close()
+        planted.free(self.planted)
+        self.release(self.cell.id)
+
+    def release(self, who: str) -> None:
+        """One of those that use the step is done with it."""
+        self.holders.discard(who)
+        if not self.holders:
+            self.step.close()
+
+    def equals(self, cell: cells.Cell, asked: requests.Request) -> bool:
+        """Whether its step is that of a cell, but for what is planted round it."""
+        own = planted.round_it(dict(self.cell.changed)) == planted.round_it(dict(cell.changed))
+        return own and self.asked == asked and self.cell.comparison == cell.comparison
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,47 +186,87 @@ class _Traced:
 
 
 def build(
-    ranks: seam.Ranks, cell: cells.Cell, asked: requests.Request, inputs: Inputs, notes: rank_bench.Notes
+    ranks: seam.Ranks,
+    cell: cells.Cell,
+    asked: requests.Request,
+    inputs: Inputs,
+    notes: rank_bench.Notes,
+    others: Sequence[rank_bench.Blocks] = (),
 ) -> tuple[Bench, dict[str, Any]]:
     """Builds a step, runs it once, checks it, and runs it once more as the first step of the warm-up.
+
+    A cell that only plants something round a step that is built already, and has passed its gate, takes that step.
+
+    Args:
+      ranks: The ranks of this process.
+      cell: The cell.
+      asked: What is built for it.
+      inputs: Batches, parameters and what must come out.
+      notes: Where this rank is.
+      others: What is built already in this process.
 
     Returns:
       The bench, and what the record holds of its building. The bench of a step whose gate failed is only good to be
       closed.
     """
-    workload = load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
-    made, adapter = inputs.made, frameworks.parallel(cell.framework)
-    other = planted_ranks.optimizer(workload, dict(cell.changed))
 
-    def again(communication: str) -> strategy.ParallelStep:
+    def built(wanted: requests.Request) -> Bench | None:
+        steps = (other for other in others if isinstance(other, Bench))
+        return next((bench for bench in steps if bench.equals(cell, wanted)), None)
+
+    found = built(asked)
+    made = _shared(found, cell) if found is not None else _built(ranks, cell, asked, inputs, notes)
+    made.holders.add(cell.id)
+
+    def again(communication: str) -> interface.TrainStep:
         wanted = dataclasses.replace(asked, communication=communication)
-        built: strategy.ParallelStep = adapter.build(ranks, other, made.parameters, made.buffers, made.batches, wanted)
-        return built
+        other = built(wanted)
+        if other is None:
+            return _step(ranks, cell, wanted, inputs)
+        who = f"{cell.id}, beside it"
+        other.holders.add(who)
+        return planted_ranks.Borrowed(other.step, functools.partial(other.release, who))
 
+    if made.trains:
+        made.step.reset()
+        made.planted = planted.of_ranks(made.step, dict(cell.changed), ranks.local)
+    made.planted = planted_ranks.beside(made.planted, cell, ranks, again)
+    return made, {**made.answer, "warm": made.block(1, f"the warm-up of {made.name}").to_dict()}
+
+
+def _shared(found: Bench, cell: cells.Cell) -> Bench:
+    """Another cell's step, which is not built and not checked again."""
+    return dataclasses.replace(found, cell=cell, planted=found.step)
+
+
+def _step(ranks: seam.Ranks, cell: cells.Cell, asked: requests.Request, inputs: Inputs) -> strategy.ParallelStep:
+    workload = planted_ranks.optimizer(_workload(cell), dict(cell.changed))
+    made = inputs.made
+    built: strategy.ParallelStep = frameworks.parallel(cell.framework).build(
+        ranks, workload, made.parameters, made.buffers, made.batches, asked
+    )
+    return built
+
+
+def _workload(cell: cells.Cell) -> spec.Workload:
+    return load_workload(cell.workload, cell.preset, cell.batch_size, cell.optimizer)
+
+
+def _built(
+    ranks: seam.Ranks, cell: cells.Cell, asked: requests.Request, inputs: Inputs, notes: rank_bench.Notes
+) -> Bench:
+    """A step that was built, run once and checked."""
     notes.enter(f"building {cell.workload} {cell.strategy} {cell.compiler} {cell.communication}")
     begin, compiled = time.perf_counter(), ranks.compile_count()
-    step = again(asked.communication)
+    step = _step(ranks, cell, asked, inputs)
     build_s = time.perf_counter() - begin
-    bench = Bench(ranks, cell, step, step, notes)
+    bench = Bench(ranks, cell, step, step, notes, asked)
     first = bench.block(1, f"the first step of {bench.name}")
     compiles = ranks.compile_count() - compiled
-    checked = _gate(bench, workload, inputs)
-    answer: dict[str, Any] = {
-        "compile": {
-            **dataclasses.asdict(step.compile_times),
-            "build_s": build_s,
-            "first_s": first.total_s,
-            "compiles": compiles,
-        },
-        "gate": checked,
-        "warm": None,
-    }
-    if bench.trains:
-        step.reset()
-        bench.planted = planted.of_ranks(step, dict(cell.changed), ranks.local)
-    bench.planted = planted_ranks.beside(bench.planted, cell, ranks, again)
-    answer["warm"] = bench.block(1, f"the warm-up of {bench.name}").to_dict()
-    return bench, answer
+    times = {"build_s": build_s, "first_s": first.total_s, "compiles": compiles}
+    checked = _gate(bench, _workload(cell), inputs)
+    bench.answer = {"compile": {**dataclasses.asdict(step.compile_times), **times}, "gate": checked}
+    return bench
 
 
 def _gate(bench: Bench, workload: spec.Workload, inputs: Inputs) -> dict[str, Any]:

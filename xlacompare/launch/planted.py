@@ -63,8 +63,12 @@ class Wrapped:
         """Back to the start."""
         self.within.reset()
 
+    def free(self) -> None:
+        """Frees what was planted and leaves the step."""
+
     def close(self) -> None:
-        """Frees the step."""
+        """Frees all."""
+        self.free()
         self.within.close()
 
 
@@ -171,6 +175,18 @@ def planted(step: interface.TrainStep, changed: Mapping[str, Any]) -> interface.
     if REPEAT_EVERY in changed:
         step = RepeatingStep(step, int(changed[REPEAT_EVERY]))
     return SleepingStep(step, float(changed[SLEEP_S])) if SLEEP_S in changed else step
+
+
+def round_it(changed: Mapping[str, Any]) -> dict[str, Any]:
+    """What is left of a cell's changes without what is planted round its step: cells alike in it have equal steps."""
+    return {name: value for name, value in changed.items() if name not in NAMES or name == EPSILON}
+
+
+def free(step: interface.TrainStep) -> None:
+    """Frees whatever is planted round a step, and leaves the step."""
+    while isinstance(step, Wrapped):
+        step.free()
+        step = step.within
 
 
 def unwrapped(step: interface.TrainStep) -> interface.TrainStep:

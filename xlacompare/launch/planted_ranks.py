@@ -23,7 +23,7 @@ import numpy as np
 from xlacompare.collectives import request as requests
 from xlacompare.core import cell as cells
 from xlacompare.core import errors
-from xlacompare.frameworks import interface, strategy
+from xlacompare.frameworks import interface
 from xlacompare.frameworks import ranks as seam
 from xlacompare.launch import planted
 from xlacompare.workloads import spec
@@ -64,10 +64,22 @@ class WaitingStep(planted.Wrapped):
         self.within.run(index)
 
 
+class Borrowed(planted.Wrapped):
+    """A step of another cell: given back and not closed."""
+
+    def __init__(self, step: interface.TrainStep, give_back: Callable[[], None]) -> None:
+        super().__init__(step)
+        self._give_back = give_back
+
+    def close(self) -> None:
+        """Gives it back."""
+        self._give_back()
+
+
 class StepBeside(planted.Wrapped):
     """Runs a second step after each step, which must be done first: two programs at once would hide one another."""
 
-    def __init__(self, step: interface.TrainStep, other: strategy.ParallelStep) -> None:
+    def __init__(self, step: interface.TrainStep, other: interface.TrainStep) -> None:
         super().__init__(step)
         self._other = other
 
@@ -83,10 +95,9 @@ class StepBeside(planted.Wrapped):
         self.within.reset()
         self._other.reset()
 
-    def close(self) -> None:
-        """Frees both."""
+    def free(self) -> None:
+        """Frees what stands beside the step."""
         self._other.close()
-        self.within.close()
 
 
 class CollectiveBeside(planted.Wrapped):
@@ -107,10 +118,9 @@ class CollectiveBeside(planted.Wrapped):
         self.within.synchronize()
         self._other.synchronize()
 
-    def close(self) -> None:
-        """Frees both."""
+    def free(self) -> None:
+        """Frees what stands beside the step."""
         self._other.close()
-        self.within.close()
 
 
 class RecompilingStep(planted.Wrapped):
@@ -143,7 +153,7 @@ def optimizer(workload: spec.Workload, changed: Mapping[str, Any]) -> spec.Workl
 
 
 def beside(
-    step: interface.TrainStep, cell: cells.Cell, ranks: seam.Ranks, again: Callable[[str], strategy.ParallelStep]
+    step: interface.TrainStep, cell: cells.Cell, ranks: seam.Ranks, again: Callable[[str], interface.TrainStep]
 ) -> interface.TrainStep:
     """The step with what the cell plants beside it; the step itself where it plants nothing of the kind.
 

@@ -99,7 +99,8 @@ class Session:
         cell, asked = cells.Cell.from_dict(request["point"]), parallel_requests.Request.from_dict(request["request"])
         self.link.set_for(cell)
         given = self.inputs[request["inputs"]]
-        made, answer = parallel_bench.build(self.connected, cell, asked, given, self.notes)
+        about = (cell, asked, given, self.notes, list(self.benches.values()))
+        made, answer = parallel_bench.build(self.connected, *about)
         self.benches[request["cell"]] = made
         return answer
 

@@ -1,13 +1,15 @@
 """Does the attribution return causes that were planted: on the link, in the compute, in the compiler, in a rank?
 
 Question: two ranks train the transformer with `dp` over a link whose rate is known. In one and the same processes, next
-to each other: the same cells on a five times slower link, with a chain of superfluous matrix products in every step,
-and with one rank that is busy for a while in every step. Does each cause move its own effect, by its own size, and
-nothing else? A compiler arm without fusion stands beside; what that costs is measured apart, in a run on one device.
+to each other: the same cells on a five times slower link; in a second run, with a chain of superfluous matrix products
+in every step, and with one rank that is busy for a while in every step. Does each cause move its own effect, by its own
+size, and nothing else? A second compiler arm stands beside (without fusion, or eager); what that costs is measured
+apart, in a run on one device. The slower link is for preset `small`: with the 0.5 MB of gradients of `tiny` a step's
+collectives are latency (jax over gloo: 28 all-reduces, one after the other, of 1 to 6 ms each, whatever the rate).
 
     python -m experiments.parallel_link --output_dir=experiments/results/parallel_link
 
-Needs root (namespaces, tc). Runtime on 2 cores: about 5 minutes a framework. Leave the machine alone meanwhile.
+Needs root (namespaces, tc). Runtime on 2 cores: about 6 minutes a framework. Leave the machine alone meanwhile.
 Expected: the wire's bytes part grows by the factor of the rates; products move `compute`, the busy rank `imbalance`;
 each within 10% of its planted size, all others stay within 3% of the step (two one-sided tests at 5%).
 """
@@ -135,14 +137,12 @@ def moves(
     return Row(framework, planted, effect, unit, *ends, met)
 
 
-def rows(framework: str, launches: Sequence[effects.Launch], sizes: Mapping[str, float]) -> list[Row]:
-    """All statements about one framework."""
+def rows_of_link(framework: str, launches: Sequence[effects.Launch], sizes: Mapping[str, float]) -> list[Row]:
+    """What a slower link moves, and what not."""
     first, second = COMPILERS[framework]
-    slow, busy, extra = (f"{first} planted:{cause}" for cause in (LINK, BUSY, EXTRA))
-    slow_second = f"{second} planted:{LINK}"
-    launches = effects.with_fastest(launches, [first, second, slow, busy, extra, slow_second])
+    slow, slow_second = (f"{compiler} planted:{LINK}" for compiler in (first, second))
+    launches = effects.with_fastest(launches, [first, second, slow, slow_second])
     step_s = _of(launches, {(first, effects.REAL): 1}).mean
-    change = {planted: effects.changes(first, planted) for planted in (slow, busy, extra)}
     bytes_of = {v: effects.terms(effects.WIRE_BYTES, v) for v in (first, slow)}
     factor = effects.ratio(launches, bytes_of[slow], bytes_of[first])
     assert factor is not None, "the wire's bytes part cannot be told from 0"
@@ -151,19 +151,32 @@ def rows(framework: str, launches: Sequence[effects.Launch], sizes: Mapping[str,
         for planted, a, b in (("", first, second), (slow, slow, slow_second))
     }
     moved = effects.total([(1, compiler[slow]), (-1, compiler[""])])
-    found = [
+    compute = effects.changes(first, slow)[effects.COMPUTE]
+    return [
         moves(framework, LINK, "wire, bytes", factor, sizes["factor"], "x"),
-        stays(framework, LINK, "compute", _of(launches, change[slow][effects.COMPUTE]), step_s),
+        stays(framework, LINK, "compute", _of(launches, compute), step_s),
         stays(framework, LINK, f"{second} - {first}, elided", _of(launches, moved), step_s),
+    ]
+
+
+def rows_of_ranks(framework: str, launches: Sequence[effects.Launch], sizes: Mapping[str, float]) -> list[Row]:
+    """What products, a busy rank and another compiler arm move, and what not."""
+    first, second = COMPILERS[framework]
+    busy, extra = (f"{first} planted:{cause}" for cause in (BUSY, EXTRA))
+    launches = effects.with_fastest(launches, [first, second, busy, extra])
+    step_s = _of(launches, {(first, effects.REAL): 1}).mean
+    change = {planted: effects.changes(first, planted) for planted in (busy, extra)}
+    compiler = {(second, effects.ELIDED): 1.0, (first, effects.ELIDED): -1.0}
+    found = [
         moves(framework, EXTRA, "compute", _of(launches, change[extra][effects.COMPUTE]), sizes["products"]),
+        stays(framework, EXTRA, "imbalance", _of(launches, change[extra][effects.IMBALANCE]), step_s),
         moves(framework, BUSY, "imbalance", _of(launches, change[busy][effects.IMBALANCE]), SLOW_RANK_S),
         stays(framework, BUSY, "compute", _of(launches, change[busy][effects.COMPUTE]), step_s),
-        moves(framework, second, f"{second} - {first}, elided", _of(launches, compiler[""]), sizes["compiler"]),
+        moves(framework, second, f"{second} - {first}, elided", _of(launches, compiler), sizes["compiler"]),
     ]
     for planted, cause in ((busy, BUSY), (extra, EXTRA)):
         for name in (effects.EXPOSED_LATENCY, effects.EXPOSED_BYTES, effects.WIRE_BYTES):
             found.append(stays(framework, cause, name, _of(launches, change[planted][name]), step_s))
-    found.append(stays(framework, EXTRA, "imbalance", _of(launches, change[extra][effects.IMBALANCE]), step_s))
     return found
 
 
@@ -173,38 +186,39 @@ def _of(launches: Sequence[effects.Launch], terms: effects.Terms) -> estimates.E
     return found
 
 
-def point(framework: str, cell_s: float, preset: str, folder: pathlib.Path) -> list[Row]:
-    """One framework: its run on the link, and the sizes of what was planted."""
-    rates = {}
-    for rate in (FAST, SLOW):
-        with links.link(2, rate) as link:
-            one_way = [pair[0] for pair in known_link.bare_socket(link)]
-            rates[rate] = sum(one_way) / len(one_way)
-            if rate == FAST:
-                more = [f"--compiler={','.join(COMPILERS[framework])}", f"--communication={','.join(ARMS)}"]
-                more += [f"--preset={preset}", "--launches=1", f"--cell_s={cell_s}"]
-                more += [f"--planted={cause}" for cause in (LINK, BUSY, EXTRA)]
-                kept = records(link, [framework], more, folder / framework)
-    worlds = parallel_samples.collect(kept)
-    assert len(worlds) == 1, "one framework, one comparison"
-    if failed := worlds[0].why():
+def point(framework: str, cell_s: float, folder: pathlib.Path) -> list[Row]:
+    """One framework: its two runs on the link, and the sizes of what was planted."""
+    first, second = COMPILERS[framework]
+    usual = [f"--compiler={first},{second}", f"--communication={','.join(ARMS)}", "--launches=1", f"--cell_s={cell_s}"]
+    with links.link(2, SLOW) as link:
+        slow = _rate(link)
+    with links.link(2, FAST) as link:
+        sizes = {"factor": _rate(link) / slow, "products": size_of_products(framework)}
+        more = ["--preset=small", f"--planted={LINK}"]
+        of_link = _launches(records(link, [framework], [*usual, *more], folder / "link"))
+        more = ["--preset=tiny", f"--planted={BUSY}", f"--planted={EXTRA}"]
+        kept = records(link, [framework], [*usual, *more], folder / "ranks")
+    batch_size = next(found["cell"]["batch_size"] for found in kept if found["kind"] == parallel_samples.KIND)
+    sizes["compiler"] = size_of_compiler(framework, batch_size // 2, "tiny", folder / "compiler").mean
+    return rows_of_link(framework, of_link, sizes) + rows_of_ranks(framework, _launches(kept), sizes)
+
+
+def _rate(link: links.Link) -> float:
+    one_way = [pair[0] for pair in known_link.bare_socket(link)]
+    return sum(one_way) / len(one_way)
+
+
+def _launches(kept: Sequence[Any]) -> list[effects.Launch]:
+    (world,) = parallel_samples.collect(kept)
+    if failed := world.why():
         raise RuntimeError(f"cells without a time: {failed}")
-    batch_size = next(iter(worlds[0].arms.values())).cell.batch_size // 2
-    with tempfile.TemporaryDirectory() as other:
-        compiler = size_of_compiler(framework, batch_size, preset, pathlib.Path(other)).mean
-    sizes = {
-        "factor": rates[FAST] / rates[SLOW],
-        "products": size_of_products(framework),
-        "compiler": compiler,
-    }
-    return rows(framework, list(worlds[0].launches().values()), sizes)
+    return list(world.launches().values())
 
 
 def define_flags() -> None:
     """Defines the flags. A function: tests import this module."""
     flags.DEFINE_list("frameworks", ["torch", "jax"], "Frameworks that have gloo.")
     flags.DEFINE_float("cell_s", 3.0, "Seconds of timed blocks of each cell.")
-    flags.DEFINE_string("preset", "tiny", "Size of the transformer.")
     flags.DEFINE_string("output_dir", None, "Folder for table and records; default: a new one.")
 
 
@@ -215,7 +229,7 @@ def body() -> int:
     found: list[Row] = []
     for framework in flags.FLAGS.frameworks:
         with tempfile.TemporaryDirectory() as records_folder:
-            found += point(framework, flags.FLAGS.cell_s, flags.FLAGS.preset, pathlib.Path(records_folder))
+            found += point(framework, flags.FLAGS.cell_s, pathlib.Path(records_folder))
         for row in [row for row in found if row.framework == framework]:
             sys.stdout.write(f"{json.dumps(dataclasses.asdict(row))}\n")
             sys.stdout.flush()

@@ -40,7 +40,11 @@ def launch(**wrong: float) -> effects.Launch:
 def failed(found: effects.Launch) -> set[tuple[str, str]]:
     """(cause, effect) of the statements that do not hold."""
     return {
-        (row.planted.partition("=")[0], row.effect) for row in parallel_link.rows("jax", [found], SIZES) if not row.met
+        (row.planted.partition("=")[0], row.effect)
+        for row in (
+            parallel_link.rows_of_link("jax", [found], SIZES) + parallel_link.rows_of_ranks("jax", [found], SIZES)
+        )
+        if not row.met
     }
 
 

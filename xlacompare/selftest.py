@@ -1,8 +1,8 @@
 """Does the report find what is planted, on this machine? `python -m xlacompare.selftest`.
 
 Trains a small model over two ranks and plants causes of known size beside it: extra work, a sleeping host, a
-slower rank, an extra collective, a slower link (as root), fusion off, a compilation, a wrong epsilon. Prints planted
-against reported, and whether everything else was left alone. About two minutes.
+slower rank, an extra collective, a slower link (--link, root), fusion off, a compilation, a wrong epsilon. Prints
+planted against reported, and whether everything else was left alone. About two minutes.
 Exit codes: 0 all found, or undecided; 1 a cell could not be measured; 2 bad input; 5 a cause was not found, or another
 effect moved; 130 interrupted.
 """
@@ -45,7 +45,9 @@ def define_flags() -> None:
     flags.DEFINE_string("workload", "transformer", "What is trained.")
     flags.DEFINE_string("preset", "tiny", "Its size.")
     flags.DEFINE_bool("thorough", False, f"Longer cells, three launches, narrower limits. See also {COVERAGE}.")
-    flags.DEFINE_bool("link", True, "Plant a slower link too: needs root, namespaces and tc.")
+    flags.DEFINE_bool(
+        "link", False, "Ranks on a link of known rate, and a slower one planted: root, namespaces and tc."
+    )
     flags.DEFINE_float("deadline_s", 300.0, "Seconds after which a silent rank counts as hanging.")
     flags.DEFINE_string("output_dir", None, "Folder for records and logs; default: runs/TIME.")
 
@@ -106,7 +108,7 @@ def exit_code(rows: Sequence[causes.Row]) -> int:
 def body() -> int:
     """Runs and prints; returns the exit code."""
     values = flags.FLAGS
-    no_link = links.why_not() if values.link else "--nolink"
+    no_link = links.why_not() if values.link else "only with --link (root, namespaces, tc)"
     if no_link is None and values.transport != "gloo":
         no_link = f"a link is for gloo, not for {values.transport}"
     name = values.framework or selftest.usual_framework()

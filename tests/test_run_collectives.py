@@ -17,7 +17,7 @@ QUICK = ["--cell_s=0.02", "--min_block_s=0.002", "--sizes=1KiB:64KiB:8", "--dead
 STANDIN = {"XLACOMPARE_FRAMEWORKS": "standin=tests.standin"}
 
 
-KINDS = ("list", "string", "integer", "float", "enum", "bool", "multi_string")
+KINDS = ("list", "string", "integer", "float", "enum", "bool", "boolean", "multi_string", "flag")
 DEFINE = {f"DEFINE_{kind}": getattr(flags, f"DEFINE_{kind}") for kind in KINDS}
 
 

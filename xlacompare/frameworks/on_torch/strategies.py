@@ -57,7 +57,9 @@ STRATEGIES: dict[str, strategy.StrategySpec] = {
     ),
 }
 
-LACKS: dict[str, str] = {}
+LACKS: dict[str, str] = {
+    "dp_auto": "torch has no compiler that puts collectives into a program of sharded arrays",
+}
 
 NO_COMPILED_NORM = "torch.compile(fullgraph=True) takes the all_reduce of batch norm's statistics into no graph"
 

@@ -26,13 +26,6 @@ def timed_compiles() -> tuple[int, float]:
     return (int(data[0]), float(data[1]) * _NANOSECONDS) if data else (0, 0.0)
 
 
-def programs_found() -> int:
-    """Moves when a launch has its program, in the cache or just put there: before it runs."""
-    return int(torch_xla._XLAC._xla_get_num_cached_compilation_graph()) + int(
-        metrics.counter_value("CachedCompile") or 0
-    )
-
-
 def dynamo_graphs() -> int:
     """Graphs that Dynamo captured; a recompile is a new one, also where XLA's program cache then hits."""
     return int(dynamo_utils.counters["stats"]["unique_graphs"])

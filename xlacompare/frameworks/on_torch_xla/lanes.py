@@ -12,32 +12,14 @@ import torch_xla
 from torch_xla.core import xla_model
 
 from xlacompare.collectives import request as requests
-from xlacompare.frameworks.on_torch_xla import counters, operations
+from xlacompare.frameworks.on_torch_xla import operations
 
 Task = Callable[[int], None]
-_POLL_S = 1e-3
 
 
 def enter(device: str) -> None:
     """Makes a device the calling thread's own."""
     torch_xla._XLAC._xla_set_default_device(device)
-
-
-def launch(results: Sequence[torch.Tensor] = ()) -> None:
-    """Launches what the calling lane has traced; of a program, its results in order.
-
-    Not all that lives, as torch_xla.sync() does: a tensor that something still holds in one lane would be one more
-    output there, another program, and the lanes would wait for each other in different ones.
-
-    Without the collectives' token, which xm keeps until the launch has returned and then frees with the interpreter
-    locked. It may be the last to hold the step's inputs; a donated one is freed when the program is done, so that the
-    other lanes, which the program waits for, could not trace (seen in one run of four, torch_xla 2.9.0).
-    """
-    torch_xla._XLAC._set_all_reduce_token(torch_xla._XLAC._xla_get_default_device(), None)
-    if results:
-        torch_xla._XLAC._xla_sync_multi(list(results), devices=[], wait=False, sync_xla_data=True)
-    else:
-        torch_xla.sync()
 
 
 class _Lane(threading.Thread):
@@ -97,29 +79,6 @@ class Lanes:
         for lane in self._others:
             lane.tasks.put(task)
             self.settle([lane])
-
-    def led(self, task: Task) -> None:
-        """Runs a task that traces, compiles and launches one program: the others follow when the first lane has it.
-
-        For programs that donate their inputs. There `staged` would hang: the launch returns when the program is done,
-        for which the others are needed (torch_xla 2.9.0: whoever drops a buffer that is being donated waits; a test
-        shows it).
-        """
-        before, through, good = counters.programs_found(), threading.Event(), threading.Event()
-
-        def follow(lane: int) -> None:
-            while counters.programs_found() == before and not through.wait(_POLL_S):
-                pass
-            if good.is_set() or not through.is_set():
-                task(lane)
-
-        for lane in self._others:
-            lane.tasks.put(follow)
-        try:
-            task(0)
-            good.set()
-        finally:
-            through.set()
 
     def settle(self, lanes: Sequence[_Lane] | None = None) -> None:
         """Returns when lanes have done their tasks, which does not mean that the devices have.

@@ -45,8 +45,6 @@ class Partitioned:
       asked: The step.
     """
 
-    per_rank = False
-
     def __init__(
         self,
         workload: spec.Workload,
@@ -136,10 +134,6 @@ class Partitioned:
         read([self._loss, *(tensor for _, tensor in self._replica.named())])
         compiler.fence()
         self.reset()
-
-    def names(self) -> dict[int, tuple[str, str]]:
-        """Tensor of torch_xla -> name and role of what a step reads."""
-        return self._replica.names()
 
     def free(self) -> None:
         """Drops what lies on the devices."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-import numpy as np
 import torch
 import torch_xla
 from torch import nn
 
 from xlacompare.frameworks.on_torch import arrays
 from xlacompare.frameworks.on_torch import models as torch_models
-from xlacompare.frameworks.on_torch_xla import communicate, compiler, models, optimizers
+from xlacompare.frameworks.on_torch_xla import compiler, models, optimizers
 from xlacompare.workloads import spec
 
 Saved = tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]
@@ -63,13 +62,6 @@ class Replica:
     def batch(self, index: int) -> torch_models.Batch:
         """Batch of a step."""
         return self.batches[index % len(self.batches)]
-
-    def backward(self, index: int, communication: communicate.Communication) -> Result:
-        """Forward and backward of the rank's rows; leaves the mean over ranks in the gradients."""
-        loss, statistics = self.training.forward(self.batch(index))
-        backward(loss)
-        communication.mean([parameter.grad for parameter in self.training.parameters])
-        return loss, statistics
 
     def tensors(self) -> list[tuple[str, torch.Tensor]]:
         """Parameters and buffers by name."""
@@ -130,33 +122,12 @@ class Replica:
         self.batches = []
         del self.training
 
-    @staticmethod
-    def state_of(ranks: Sequence[Replica]) -> tuple[spec.Arrays, spec.Arrays]:
-        """Parameters and buffers of all ranks as one; where ranks differ, those that are farthest from rank 0's."""
-        found = [rank.export() for rank in ranks]
-        return farthest([parameters for parameters, _ in found]), farthest([buffers for _, buffers in found])
-
-    @staticmethod
-    def gradients_of(ranks: Sequence[Replica]) -> spec.Arrays:
-        """As `state_of`."""
-        return farthest([rank.export_gradients() for rank in ranks])
-
 
 def backward(loss: torch.Tensor) -> None:
     """The backward pass on the calling thread.
 
-    Autograd's own thread of the device may hold a gradient for a moment after the pass. Whatever lives at a launch is
-    an output of the program: in some steps (on busy cores, one of ten) a lane would compile and run another one than
-    the others, which is a hang (torch 2.9.1, torch_xla 2.9.0).
+    Autograd's own thread of the device may hold a gradient for a moment after the pass, and whatever lives at a
+    torch_xla.sync() is an output of the program: on busy cores some step would be another program (torch 2.9.1).
     """
     with torch.autograd.set_multithreading_enabled(False):
         loss.backward()
-
-
-def farthest(ranks: Sequence[spec.Arrays]) -> spec.Arrays:
-    """Of each tensor the rank's value that is farthest from rank 0's, NaN before all: so a gate sees every rank."""
-
-    def distance(name: str, other: np.ndarray) -> float:
-        return float(np.nan_to_num(np.abs(other - ranks[0][name]), nan=np.inf).max(initial=0.0))
-
-    return {name: max((rank[name] for rank in ranks), key=lambda a, n=name: distance(n, a)) for name in ranks[0]}

@@ -28,7 +28,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import known_link
+from experiments import known_link, on_link
 from xlacompare import command
 from xlacompare.core import effects, estimates, pairs, parallel_samples, record, samples
 from xlacompare.launch import link as links
@@ -71,29 +71,11 @@ def records(link: links.Link, frameworks: Sequence[str], more: Sequence[str], fo
       more: Further flags.
       folder: For the records.
     """
-    arguments = [
-        *(sys.executable, "-m", "xlacompare.run", f"--framework={','.join(frameworks)}", "--strategy=dp"),
-        *("--workload=transformer", "--transport=gloo", f"--num_devices={len(link.names)}"),
-        *(*more, f"--output_dir={folder}", "--format=json"),
-    ]
+    arguments = [f"--framework={','.join(frameworks)}", "--strategy=dp", "--workload=transformer"]
+    arguments += ["--transport=gloo", f"--num_devices={len(link.names)}", *more]
     adapters = ",".join(f"{name}=experiments.planted_ranks_{name}" for name in frameworks)
-    processes = [
-        link.start(
-            rank,
-            arguments,
-            {**links.joined(link, rank, known_link.JOIN_PORT), "XLACOMPARE_FRAMEWORKS": adapters},
-            stdout=subprocess.DEVNULL,
-        )
-        for rank in range(len(link.names))
-    ]
-    try:
-        codes = [process.wait(1500) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    if any(codes):
-        raise RuntimeError(f"the ranks ended with {codes}; records: {folder}")
+    named = {"XLACOMPARE_FRAMEWORKS": adapters}
+    on_link.run(link, arguments, folder, 1500, share_cores=True, variables=named)
     return record.read(folder).records
 
 

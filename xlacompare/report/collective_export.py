@@ -15,17 +15,13 @@ then what the columns of the report's tables are called in `collectives.results`
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from xlacompare.collectives import results
 from xlacompare.core import collective_cell as cells
-from xlacompare.core import estimates, record
-from xlacompare.report import collective_advice
+from xlacompare.report import collective_advice, exports
 from xlacompare.report import collective_data as data
 
 SCHEMA = 1
@@ -47,43 +43,29 @@ COLUMNS = (
 
 def to_json(summary: results.CollectiveSummary) -> str:
     """One JSON object; see the module."""
-    return json.dumps(record.finite(to_dict(summary)), indent=2, allow_nan=False) + "\n"
+    return exports.to_json(to_dict(summary))
 
 
 def to_dict(summary: results.CollectiveSummary) -> dict[str, Any]:
     """The object behind `to_json`; may still hold values that JSON has not."""
     made: dict[str, Any] = {"schema": SCHEMA, "mode": "collective"}
-    made |= {field.name: plain(getattr(summary, field.name)) for field in dataclasses.fields(summary)}
+    made |= {field.name: exports.plain(getattr(summary, field.name), _more) for field in dataclasses.fields(summary)}
     made["headlines"] = [data.headline(key, ratios, summary) for key, ratios in data.pairs(summary).items()]
     made["command"] = collective_advice.command(summary.config) if summary.config else ""
     made["next"] = [dataclasses.asdict(step) for step in collective_advice.next_steps(summary)]
     return made
 
 
-def plain(value: Any) -> Any:
-    """Dataclasses as objects; cells with their id, ratios with the ratio."""
+def _more(value: Any) -> dict[str, Any]:
+    """Cells with their series, ratios with the ratio."""
     if isinstance(value, cells.CollectiveCell):
-        return {**value.to_dict(), "id": value.id, "comparison": value.comparison, "series": value.series}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if isinstance(value, results.Ratio):
-            made["ratio"] = None if value.verdict is None else list(value.verdict.estimate.ratio())
-        return made
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
+        return {"series": value.series}
+    return exports.ratio(value.verdict) if isinstance(value, results.Ratio) else {}
 
 
 def to_csv(summary: results.CollectiveSummary) -> str:
     """One table; see the module."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows(summary):
-        writer.writerow({key: "" if record.finite(value) is None else value for key, value in row.items()})
-    return file.getvalue()
+    return exports.to_csv(COLUMNS, rows(summary))
 
 
 def rows(summary: results.CollectiveSummary) -> Iterator[dict[str, Any]]:
@@ -91,7 +73,7 @@ def rows(summary: results.CollectiveSummary) -> Iterator[dict[str, Any]]:
     for result in summary.cells:
         row = {"kind": "cell", **_cell(result.cell), "status": result.status, "reason": result.reason}
         if result.time is not None:
-            row |= _estimate(result.time) | {name: getattr(result, name) for name in _RESULT}
+            row |= exports.estimate(result.time) | {name: getattr(result, name) for name in _RESULT}
         yield row | {"findings": "; ".join(result.findings)}
     for ratio in summary.ratios:
         yield _ratio(ratio)
@@ -109,12 +91,4 @@ def _ratio(ratio: results.Ratio) -> dict[str, Any]:
     row = {"kind": "ratio", **_cell(ratio.a), "versus_framework": ratio.b.framework, "versus_mode": ratio.b.mode}
     if ratio.verdict is None:
         return {**row, "status": "problem", "reason": ratio.problem}
-    named = {name: getattr(ratio.verdict, name) for name in ("margin", "p_value", "adjusted_p", "family")}
-    return {**row, "status": "ok", **_estimate(ratio.verdict.estimate), "verdict": ratio.verdict.kind, **named}
-
-
-def _estimate(estimate: estimates.Estimate) -> dict[str, Any]:
-    log = estimate.scale == "log"
-    value, low, high = estimate.ratio() if log else (estimate.mean, estimate.low, estimate.high)
-    row = {"unit": "ratio" if log else "s", "value": value, "low": low, "high": high}
-    return row | {key: getattr(estimate, key) for key in ("level", "n", "df", "method")}
+    return {**row, "status": "ok", **exports.estimate(ratio.verdict.estimate), **exports.judged(ratio.verdict)}

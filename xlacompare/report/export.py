@@ -26,16 +26,13 @@ the optimised HLO is another than the default's.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from xlacompare.core import cell as cells
-from xlacompare.core import estimates, record, results
-from xlacompare.report import advice, data, flag_table
+from xlacompare.core import results
+from xlacompare.report import advice, data, exports, flag_table
 
 SCHEMA = 1
 COLUMNS = (
@@ -50,13 +47,15 @@ _OF_A_CELL = ("median_s", "p90_s", "p99_s", "dispatch_share", "host_share", "bou
 
 def to_json(summary: results.Summary) -> str:
     """One JSON object; see the module."""
-    return json.dumps(record.finite(to_dict(summary)), indent=2, allow_nan=False) + "\n"
+    return exports.to_json(to_dict(summary))
 
 
 def to_dict(summary: results.Summary) -> dict[str, Any]:
     """The object behind `to_json`; may still hold values that JSON has not."""
     made: dict[str, Any] = {"schema": SCHEMA}
-    made |= {field.name: plain(getattr(summary, field.name), summary) for field in dataclasses.fields(summary)}
+    made |= {
+        field.name: exports.plain(getattr(summary, field.name), _more(summary)) for field in dataclasses.fields(summary)
+    }
     headlines = [data.headline(pair, summary) for pair in data.lead_pairs(summary)]
     made["headlines"] = [
         {
@@ -73,31 +72,20 @@ def to_dict(summary: results.Summary) -> dict[str, Any]:
     return made
 
 
-def plain(value: Any, summary: results.Summary) -> Any:
-    """Dataclasses as objects; cells with their id, comparisons with their ratio and sentence."""
-    if isinstance(value, cells.Cell):
-        return {**value.to_dict(), "id": value.id, "comparison": value.comparison}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = {field.name: plain(getattr(value, field.name), summary) for field in dataclasses.fields(value)}
-        if isinstance(value, results.Comparison):
-            made["ratio"] = None if value.verdict is None else list(value.verdict.estimate.ratio())
-            made["sentence"] = data.headline(value, summary).text()
-        return made
-    if isinstance(value, dict):
-        return {str(key): plain(item, summary) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, summary) for item in value]
-    return value
+def _more(summary: results.Summary) -> exports.More:
+    """Comparisons with their ratio and sentence."""
+
+    def more(value: Any) -> dict[str, Any]:
+        if not isinstance(value, results.Comparison):
+            return {}
+        return {**exports.ratio(value.verdict), "sentence": data.headline(value, summary).text()}
+
+    return more
 
 
 def to_csv(summary: results.Summary) -> str:
     """One table; see the module."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows(summary):
-        writer.writerow({key: "" if record.finite(value) is None else value for key, value in row.items()})
-    return file.getvalue()
+    return exports.to_csv(COLUMNS, rows(summary))
 
 
 def rows(summary: results.Summary) -> Iterator[dict[str, Any]]:
@@ -111,14 +99,14 @@ def rows(summary: results.Summary) -> Iterator[dict[str, Any]]:
     for found in summary.flags:
         yield _flag(found)
     for gap in summary.gaps:
-        yield {**_sides("gap", gap.a, gap.b), **_estimate(gap.total), "name": f"total by {gap.how}"}
+        yield {**_sides("gap", gap.a, gap.b), **exports.estimate(gap.total), "name": f"total by {gap.how}"}
         settings = data.settings_bar(summary, gap) if data.first_of_pair(summary, gap) else None
         if settings is not None:
-            yield {**_sides("settings_bar", gap.a, gap.b), **_estimate(settings), "name": "settings"}
+            yield {**_sides("settings_bar", gap.a, gap.b), **exports.estimate(settings), "name": "settings"}
         for bar in gap.bars:
-            yield {**_sides("bar", gap.a, gap.b), **_estimate(bar.seconds), "name": bar.name, "gain": bar.gain}
+            yield {**_sides("bar", gap.a, gap.b), **exports.estimate(bar.seconds), "name": bar.name, "gain": bar.gain}
         for bar in gap.beside:
-            yield {**_sides("beside", gap.a, gap.b), **_estimate(bar.seconds), "name": bar.name}
+            yield {**_sides("beside", gap.a, gap.b), **exports.estimate(bar.seconds), "name": bar.name}
 
 
 def _cell(result: results.CellResult) -> dict[str, Any]:
@@ -128,7 +116,7 @@ def _cell(result: results.CellResult) -> dict[str, Any]:
         return row
     return {
         **row,
-        **_estimate(result.step),
+        **exports.estimate(result.step),
         **{key: getattr(result, key) for key in _OF_A_CELL},
         "hidden_s": None if result.pipelining is None else result.pipelining.mean,
         **{f"{state}_s": first.get(state) for state in ("cold", "disk", "memory")},
@@ -145,9 +133,8 @@ def _comparison(kind: str, pair: results.Comparison) -> dict[str, Any]:
     return {
         **row,
         "status": "ok",
-        **_estimate(judged.estimate),
-        "verdict": judged.kind,
-        **{key: getattr(judged, key) for key in ("margin", "p_value", "adjusted_p", "family")},
+        **exports.estimate(judged.estimate),
+        **exports.judged(judged),
     }
 
 
@@ -161,10 +148,3 @@ def _sides(kind: str, a: cells.Cell, b: cells.Cell | None) -> dict[str, Any]:
     if b is not None:
         row |= {"versus_label": b.label, "versus_framework": b.framework, "versus_compiler": b.compiler}
     return row
-
-
-def _estimate(estimate: estimates.Estimate) -> dict[str, Any]:
-    log = estimate.scale == "log"
-    value, low, high = estimate.ratio() if log else (estimate.mean, estimate.low, estimate.high)
-    row = {"unit": "ratio" if log else "s", "value": value, "low": low, "high": high}
-    return row | {key: getattr(estimate, key) for key in ("level", "n", "df", "method")}

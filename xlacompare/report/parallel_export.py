@@ -19,17 +19,14 @@ disturbed_used, compiled, oversubscribed.
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from xlacompare.core import cell as cells
-from xlacompare.core import claims, estimates, record, verdict
+from xlacompare.core import claims
 from xlacompare.core import parallel_results as results
-from xlacompare.report import parallel_advice
+from xlacompare.report import exports, parallel_advice
 from xlacompare.report import parallel_data as data
 
 SCHEMA = 1
@@ -43,43 +40,27 @@ COLUMNS = (
 
 def to_json(summary: results.ParallelSummary) -> str:
     """One JSON object; see the module."""
-    return json.dumps(record.finite(to_dict(summary)), indent=2, allow_nan=False) + "\n"
+    return exports.to_json(to_dict(summary))
 
 
 def to_dict(summary: results.ParallelSummary) -> dict[str, Any]:
     """The object behind `to_json`; may still hold values that JSON has not."""
     made: dict[str, Any] = {"schema": SCHEMA, "mode": "parallel"}
-    made |= {field.name: plain(getattr(summary, field.name)) for field in dataclasses.fields(summary)}
+    made |= {field.name: exports.plain(getattr(summary, field.name), _more) for field in dataclasses.fields(summary)}
     made["headlines"] = [dataclasses.asdict(found) for found in data.headlines(summary)]
     made["command"] = parallel_advice.command(summary.config) if summary.config else ""
     made["next"] = [dataclasses.asdict(step) for step in parallel_advice.next_steps(summary)]
     return made
 
 
-def plain(value: Any) -> Any:
-    """Dataclasses as objects; cells with their id, pairs with the ratio."""
-    if isinstance(value, cells.Cell):
-        return {**value.to_dict(), "id": value.id, "comparison": value.comparison}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        made = {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-        if isinstance(value, results.Pair):
-            made["ratio"] = None if value.verdict is None else list(value.verdict.estimate.ratio())
-        return made
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
+def _more(value: Any) -> dict[str, Any]:
+    """Pairs with the ratio."""
+    return exports.ratio(value.verdict) if isinstance(value, results.Pair) else {}
 
 
 def to_csv(summary: results.ParallelSummary) -> str:
     """One table; see the module."""
-    file = io.StringIO()
-    writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for row in rows(summary):
-        writer.writerow({key: "" if record.finite(value) is None else value for key, value in row.items()})
-    return file.getvalue()
+    return exports.to_csv(COLUMNS, rows(summary))
 
 
 def rows(summary: results.ParallelSummary) -> Iterator[dict[str, Any]]:
@@ -90,7 +71,7 @@ def rows(summary: results.ParallelSummary) -> Iterator[dict[str, Any]]:
             yield _effect(of, entry)
         for variant, found in of.waiting.items():
             for rank, wait in enumerate(found):
-                yield {"kind": "waiting", **_side(of.cell, variant), "name": f"rank {rank}", **_estimate(wait)}
+                yield {"kind": "waiting", **_side(of.cell, variant), "name": f"rank {rank}", **exports.estimate(wait)}
     for pair in summary.pairs:
         yield from _pair(pair)
     for finding in summary.findings:
@@ -108,15 +89,15 @@ def _arm(arm: results.ArmResult) -> dict[str, Any]:
     row |= {name: getattr(arm, f"num_{name}") for name in _COUNTS}
     if "ops" in arm.census:
         row |= {"collectives": len(arm.census["ops"]), "wire_bytes": arm.census.get("wire_bytes")}
-    return row if arm.time is None else {**row, **_estimate(arm.time), "dispatch_share": arm.dispatch_share}
+    return row if arm.time is None else {**row, **exports.estimate(arm.time), "dispatch_share": arm.dispatch_share}
 
 
 def _effect(of: results.FrameworkEffects, entry: claims.Effect) -> dict[str, Any]:
     row = {"kind": "effect", **_side(of.cell, entry.variant), "versus": entry.versus, "name": entry.name}
     if entry.estimate is None:
         return {**row, "status": data.judged(entry), "reason": entry.reason}
-    row |= {"status": "ok", "reason": "; ".join(entry.notes), **_estimate(entry.estimate), "unit": entry.unit}
-    return row if entry.verdict is None else {**row, **_verdict(entry.verdict)}
+    row |= {"status": "ok", "reason": "; ".join(entry.notes), **exports.estimate(entry.estimate), "unit": entry.unit}
+    return row if entry.verdict is None else {**row, **exports.judged(entry.verdict)}
 
 
 def _pair(pair: results.Pair) -> Iterator[dict[str, Any]]:
@@ -124,20 +105,14 @@ def _pair(pair: results.Pair) -> Iterator[dict[str, Any]]:
     if pair.verdict is None or pair.total is None:
         yield {"kind": "pair", **sides, "status": "problem", "reason": pair.problem}
         return
-    yield {"kind": "pair", **sides, "status": "ok", **_estimate(pair.verdict.estimate), **_verdict(pair.verdict)}
-    yield {"kind": "gap", **sides, "status": "ok", "reason": pair.no_bars, **_estimate(pair.total)}
+    yield {
+        "kind": "pair",
+        **sides,
+        "status": "ok",
+        **exports.estimate(pair.verdict.estimate),
+        **exports.judged(pair.verdict),
+    }
+    yield {"kind": "gap", **sides, "status": "ok", "reason": pair.no_bars, **exports.estimate(pair.total)}
     for bar in pair.bars:
-        yield {"kind": "bar", **sides, "name": bar.name, "status": "ok", **_estimate(bar.seconds),
-               **_verdict(bar.verdict)}  # fmt: skip
-
-
-def _verdict(judged: verdict.Verdict) -> dict[str, Any]:
-    named = {name: getattr(judged, name) for name in ("margin", "p_value", "adjusted_p", "family")}
-    return {"verdict": judged.kind, **named}
-
-
-def _estimate(estimate: estimates.Estimate) -> dict[str, Any]:
-    log = estimate.scale == "log"
-    value, low, high = estimate.ratio() if log else (estimate.mean, estimate.low, estimate.high)
-    row = {"unit": "ratio" if log else "s", "value": value, "low": low, "high": high}
-    return row | {key: getattr(estimate, key) for key in ("level", "n", "df", "method")}
+        yield {"kind": "bar", **sides, "name": bar.name, "status": "ok", **exports.estimate(bar.seconds),
+               **exports.judged(bar.verdict)}  # fmt: skip

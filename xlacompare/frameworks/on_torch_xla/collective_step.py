@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -11,8 +10,7 @@ import torch
 import torch_xla
 
 from xlacompare.collectives import request as requests
-from xlacompare.frameworks import interface
-from xlacompare.frameworks.on_torch_xla import counters, dumps
+from xlacompare.frameworks.on_torch_xla import dumps, first_runs
 
 
 class Program(Protocol):
@@ -58,28 +56,11 @@ class Step:
         self._before = torch_xla._XLAC._get_xla_tensors_hlo([traced])
         del traced  # a live lazy tensor would become a second output of the program
         program.put()
-        self.compile_times = self._first_runs()
-
-    def _first_runs(self) -> interface.CompileTimes:
-        self._dumps.clear()
-        before = counters.snapshot()
-        cold_s = self._seconds(self._program.first)
-        compiled = counters.snapshot() - before
-        warm_s = self._seconds(self._program.launch)
-        self._dumps.keep(self._graph)
-        self.refill()
-        return interface.CompileTimes(
-            trace_s=max(0.0, cold_s - warm_s - compiled.compile_s),
-            compile_s=compiled.compile_s,
-            note=f"{compiled.programs} programs; trace_s is the rest of the first run's extra time, with lowering, and "
-            "with the ranks' first runs one after the other",
+        rest = ", and with the ranks' first runs one after the other"
+        self.compile_times = first_runs.compiled(
+            program.first, program.launch, program.wait, kept, self._graph, contains=rest
         )
-
-    def _seconds(self, launch: Callable[[], None]) -> float:
-        start = time.perf_counter()
-        launch()
-        self.synchronize()
-        return time.perf_counter() - start
+        self.refill()
 
     @property
     def run(self) -> Callable[[int], None]:

@@ -4,45 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from xlacompare.frameworks import interface
 from xlacompare.frameworks.on_torch_xla import counters, dumps
 
-
-class Program(Protocol):
-    """What can be run."""
-
-    def first(self, index: int) -> None:
-        """Launches it on every rank in an order in which it is compiled once."""
-        ...
-
-    def launch(self, index: int) -> None:
-        """Launches it on every rank."""
-        ...
-
-    def wait(self) -> None:
-        """Returns when all that was launched is done."""
-        ...
+Run = Callable[[], object]
 
 
-def compiled(program: Program, kept: dumps.Dumps, key: bytes) -> interface.CompileTimes:
-    """Runs a program twice; XLA's dump of it is kept under `key`."""
+def compiled(
+    first: Run, again: Run, wait: Run, kept: dumps.Dumps, key: bytes, contains: str = ""
+) -> interface.CompileTimes:
+    """Runs a program twice; XLA's dump of it is kept under `key`.
+
+    Args:
+      first: Launches it in an order in which it is compiled once.
+      again: Launches it as ever after.
+      wait: Returns when all that was launched is done.
+      kept: Where the dump goes.
+      key: Under which name.
+      contains: What the first run's extra time holds beside tracing and lowering, for the note.
+    """
     kept.clear()
     before = counters.snapshot()
-    cold_s = _seconds(program, program.first, 0)
+    cold_s = _seconds(first, wait)
     made = counters.snapshot() - before
-    warm_s = _seconds(program, program.launch, 1)
+    warm_s = _seconds(again, wait)
     kept.keep(key)
     return interface.CompileTimes(
         trace_s=max(0.0, cold_s - warm_s - made.compile_s),
         compile_s=made.compile_s,
-        note=f"{made.programs} programs; trace_s is the rest of the first run's extra time, with lowering",
+        note=f"{made.programs} programs; trace_s is the rest of the first run's extra time, with lowering{contains}",
     )
 
 
-def _seconds(program: Program, launch: Callable[[int], None], index: int) -> float:
+def _seconds(launch: Run, wait: Run) -> float:
     start = time.perf_counter()
-    launch(index)
-    program.wait()
+    launch()
+    wait()
     return time.perf_counter() - start

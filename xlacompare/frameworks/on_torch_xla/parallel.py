@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import numpy as np
 import torch_xla
 
 from xlacompare.core import census, errors
@@ -48,21 +47,21 @@ class Step:
 
     def __init__(self, made: partitioned.Partitioned, kept: dumps.Dumps, key: bytes) -> None:
         self._program, self._dumps, self._key = made, kept, key
-        self.compile_times = first_runs.compiled(made, kept, key)
+        self.compile_times = first_runs.compiled(lambda: made.launch(0), lambda: made.launch(1), made.wait, kept, key)
         self.reset()
 
     def run(self, index: int) -> None:
-        """Traces and launches a step on every rank; returns when the first rank's is launched."""
+        """Traces and launches a step of all ranks."""
         self._program.launch(index)
 
     def synchronize(self) -> None:
-        """Waits for threads and devices."""
+        """Waits for the devices."""
         self._program.wait()
 
     def loss(self) -> float:
-        """Mean over ranks of the losses of the last step (waits)."""
+        """Of the last step, the mean over the global batch (waits)."""
         self.synchronize()
-        return float(np.mean(self._program.losses()))
+        return self._program.loss()
 
     def state(self) -> tuple[spec.Arrays, spec.Arrays]:
         """Parameters and buffers (waits)."""

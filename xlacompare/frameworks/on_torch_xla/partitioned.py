@@ -92,17 +92,13 @@ class Partitioned:
         self._loss = self._training.step(self._replica.batch(index))
         torch_xla.sync()
 
-    def first(self, index: int) -> None:
-        """One thread, one program: nothing to put in order."""
-        self.launch(index)
-
     def wait(self) -> None:
         """Waits for the devices."""
         xla_model.wait_device_ops()
 
-    def losses(self) -> list[float]:
+    def loss(self) -> float:
         """The mean over the global batch, as the program has it."""
-        return [self._loss.item()]
+        return float(self._loss.item())
 
     def state(self) -> tuple[spec.Arrays, spec.Arrays]:
         """Parameters and buffers, gathered by the runtime."""
@@ -131,7 +127,7 @@ class Partitioned:
         """Runs one step from the initial state, and gives its results to `read` before it is launched."""
         self.reset()
         self._loss = self._training.step(self._replica.batch(0))
-        read([self._loss, *(tensor for _, tensor in self._replica.named())])
+        read([self._loss, *self._replica.values()])
         compiler.fence()
         self.reset()
 

@@ -1,12 +1,10 @@
-"""A copy of the training state on one device, with the batches of whoever works on it."""
+"""The training state on the device that SPMD shows, with its batches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import torch
-import torch_xla
-from torch import nn
 
 from xlacompare.frameworks.on_torch import arrays
 from xlacompare.frameworks.on_torch import models as torch_models
@@ -14,7 +12,6 @@ from xlacompare.frameworks.on_torch_xla import compiler, models, optimizers
 from xlacompare.workloads import spec
 
 Saved = tuple[list[torch.Tensor], list[dict[str, torch.Tensor]]]
-Result = tuple[torch.Tensor, torch_models.Statistics]  # loss, batch statistics
 
 
 class Replica:
@@ -24,10 +21,8 @@ class Replica:
       device: Of torch.
       workload: What to train.
       initial: Parameters and buffers, neutral.
-      batches: Those of this rank, neutral.
+      batches: Neutral.
       dtype: Of the workload.
-      rank: Whose; what is whole on every rank does not depend on it.
-      num_ranks: Among how many.
     """
 
     def __init__(
@@ -37,14 +32,13 @@ class Replica:
         initial: tuple[spec.Arrays, spec.Arrays],
         batches: list[spec.Arrays],
         dtype: str,
-        rank: int = 0,
-        num_ranks: int = 1,
     ) -> None:
-        self._rank, self._num_ranks = rank, num_ranks
         model = models.make(workload, dtype)
         arrays.load(model, workload, *initial)
         self.workload = workload
-        parameters = self._place(model, device)
+        self._initial = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+        model.to(device)
+        parameters = list(model.parameters())
         self.training = compiler.Training(
             model, parameters, optimizers.make(workload.optimizer, parameters), workload.optimizer
         )
@@ -52,12 +46,6 @@ class Replica:
             {name: tensor.to(device) for name, tensor in arrays.batch_to_torch(batch, dtype).items()}
             for batch in batches
         ]
-
-    def _place(self, model: nn.Module, device: torch.device | str) -> list[nn.Parameter]:
-        """Uploads what the rank has of the model, and keeps it on the host for `reset`."""
-        self._initial = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
-        model.to(device)
-        return list(model.parameters())
 
     def batch(self, index: int) -> torch_models.Batch:
         """Batch of a step."""
@@ -101,20 +89,10 @@ class Replica:
         """What stands in the parameters' gradients, float64, neutral (waits)."""
         return arrays.export_gradients(self.training.model, self.workload)
 
-    def named(self) -> list[tuple[tuple[str, str], torch.Tensor]]:
-        """Parameters, buffers and optimizer state with name and role."""
-        parameters = {id(parameter) for parameter in self.training.parameters}
-        found = [
-            ((name, "parameter" if id(tensor) in parameters else "buffer"), tensor) for name, tensor in self.tensors()
-        ]
-        for ((name, _), _), state in zip(found, self.optimizer_state(), strict=False):  # parameters come first
-            found += [((f"{key} of {name}", "optimizer"), tensor) for key, tensor in state.items()]
-        return found
-
-    def names(self) -> dict[int, tuple[str, str]]:
-        """Id of a tensor in torch_xla -> name and role; of the state and of batch 0."""
-        batch = [((name, "batch"), tensor) for name, tensor in self.batches[0].items()]
-        return {int(torch_xla._XLAC._xla_get_tensor_id(t)): meaning for meaning, t in [*self.named(), *batch]}
+    def values(self) -> list[torch.Tensor]:
+        """Parameters, buffers and optimizer state."""
+        state = [value for values in self.optimizer_state() for value in values.values()]
+        return [*(tensor for _, tensor in self.tensors()), *state]
 
     def free(self) -> None:
         """Drops what lies on the device."""

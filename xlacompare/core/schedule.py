@@ -12,6 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 Arm = TypeVar("Arm")
+MIN_VISITS, MAX_VISITS = 4, 60
 
 
 def abba(n_pairs: int, rng: np.random.Generator) -> list[tuple[int, int]]:
@@ -61,6 +62,18 @@ def orders(arms: Sequence[Arm], rounds: int, seed: int) -> Iterator[tuple[Arm, .
         for row in _square(len(arms), rng)[: rounds - done]:
             done += 1
             yield tuple(arms[index] for index in row)
+
+
+def number_of_visits(cell_s: float, groups: Sequence[Sequence[float]]) -> int:
+    """Visits that give each cell about `cell_s` seconds of timed blocks; fixed before the first sample.
+
+    Args:
+      cell_s: Seconds in timed blocks, per cell.
+      groups: Expected seconds of a block of each cell, by what is visited; a visit has two blocks of every cell.
+    """
+    per_visit = [2 * sum(group) / len(group) for group in groups]
+    wanted = cell_s * len(groups) / max(sum(per_visit), 1e-9)
+    return round(min(MAX_VISITS, max(MIN_VISITS, wanted)))
 
 
 def _square(k: int, rng: np.random.Generator) -> list[tuple[int, ...]]:

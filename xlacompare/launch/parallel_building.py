@@ -66,7 +66,6 @@ class Building:
           reader: Judges what the arms do.
           tell: Hears what is done now.
         """
-        self.run, self.worlds, self.inputs, self.launch, self._reader = run, worlds, inputs, launch, reader
         self.run, self.worlds, self.inputs, self.launch, self.reader = run, worlds, inputs, launch, reader
         self.tell = tell
         self.outcomes = {cell: Outcome() for cell in members}

@@ -29,7 +29,6 @@ from xlacompare.launch import (
 from xlacompare.launch import worlds as worlds_of_launch
 from xlacompare.parallel import arms, config
 
-MIN_VISITS, MAX_VISITS = 4, 60
 MAX_REPEATED_SHARE = 0.5  # at most half as many visits again: on a busy machine everything is disturbed
 
 
@@ -109,16 +108,12 @@ class Session(parallel_building.Building):
             grouped.setdefault(self.worlds.key(cell), []).append(cell)
         return list(grouped.values())
 
-    def _number_of_visits(self, groups: list[list[cells.Cell]]) -> int:
-        """Visits that give each cell about `cell_s` seconds of timed blocks; fixed before the first sample."""
-        per_visit = [2 * sum(self.outcomes[cell].block_s for cell in group) / len(group) for group in groups]
-        wanted = self.run.cell_s * len(groups) / max(sum(per_visit), 1e-9)
-        return round(min(MAX_VISITS, max(MIN_VISITS, wanted)))
-
     def _visits(self) -> bool:
         """Runs the planned visits, and others in place of disturbed ones; False when a cell failed."""
         groups = self._groups()
-        planned = self._number_of_visits(groups)
+        planned = schedule.number_of_visits(
+            self.run.cell_s, [[self.outcomes[cell].block_s for cell in group] for group in groups]
+        )
         most = planned + int(planned * MAX_REPEATED_SHARE)
         seed = self.run.seed * 1009 + self.launch
         outer = list(schedule.orders(range(len(groups)), most, seed))

@@ -19,7 +19,6 @@ from xlacompare.graph import client
 from xlacompare.launch import counting, preparation, process, replaying
 from xlacompare.launch import pool as pools
 
-MIN_VISITS, MAX_VISITS = 4, 60
 MAX_STEPWISE_VISITS = 3  # and one for every four others, so that slow arms do not spend their time there
 MAX_FOREIGN_SHARE = 0.10
 MAX_REPEATED_SHARE = 0.5  # at most half as many visits again: on a busy machine everything is disturbed
@@ -171,7 +170,9 @@ class Session:
     def _visits(self) -> bool:
         """Runs the planned visits; False when a cell failed, whether its worker died of it or not."""
         groups = self._groups()
-        visits = self._number_of_visits(groups)
+        visits = schedule.number_of_visits(
+            self.run.cell_s, [[self._block_s(cell) for cell in group] for group in groups]
+        )
         seed = self.run.seed * 1009 + self.launch
         outer = list(schedule.orders(range(len(groups)), visits, seed))
         inner = [list(schedule.orders(range(len(g)), visits, seed + 1 + i)) for i, g in enumerate(groups)]
@@ -198,12 +199,6 @@ class Session:
                 if self._visit([(cell, mode) for mode in modes], visit, "stepwise") is None:
                     return False
         return True
-
-    def _number_of_visits(self, groups: list[list[cells.Cell]]) -> int:
-        """Visits that give each cell about `cell_s` seconds of timed blocks; fixed before the first sample."""
-        per_visit = [2 * sum(self._block_s(cell) for cell in group) / len(group) for group in groups]
-        wanted = self.run.cell_s * len(groups) / max(sum(per_visit), 1e-9)
-        return round(min(MAX_VISITS, max(MIN_VISITS, wanted)))
 
     def _block_s(self, cell: cells.Cell) -> float:
         built = self.outcomes[cell].built

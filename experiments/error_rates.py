@@ -19,7 +19,6 @@ hold at every look; the pooled coverage is that of both. Unlike arms with bursts
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import pathlib
@@ -31,7 +30,7 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from experiments import noise
+from experiments import noise, tables
 from xlacompare import command
 from xlacompare.core import errors, estimates, pairs, plan, verdict
 
@@ -160,11 +159,7 @@ def line(row: dict[str, Any]) -> str:
 def write(folder: pathlib.Path, rows: Sequence[Run], summary: Sequence[dict[str, Any]]) -> None:
     """Writes every run and the summary."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "runs.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(field.name for field in dataclasses.fields(Run))
-        for row in rows:
-            writer.writerow(f"{v:.5f}" if isinstance(v, float) else v for v in dataclasses.astuple(row))
+    tables.write(folder / "runs.csv", Run, rows, digits=5)
     (folder / "summary.json").write_text(json.dumps(list(summary), indent=1) + "\n", encoding="utf-8")
 
 

@@ -16,7 +16,6 @@ each within 10% of its planted size, all others stay within 3% of the step (two 
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 import pathlib
@@ -28,7 +27,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import known_link, on_link
+from experiments import known_link, on_link, tables
 from xlacompare import command
 from xlacompare.core import effects, estimates, pairs, parallel_samples, record, samples
 from xlacompare.launch import link as links
@@ -215,12 +214,7 @@ def body() -> int:
         for row in [row for row in found if row.framework == framework]:
             sys.stdout.write(f"{json.dumps(dataclasses.asdict(row))}\n")
             sys.stdout.flush()
-        with open(folder / "parallel_link.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(field.name for field in dataclasses.fields(Row))
-            for row in found:
-                values = dataclasses.astuple(row)
-                writer.writerow(f"{value:.4f}" if isinstance(value, float) else value for value in values)
+        tables.write(folder / "parallel_link.csv", Row, found)
     return 0
 
 

@@ -14,7 +14,6 @@ every other bar stays, within 3% of the step (two one-sided tests at 5%) where l
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import pathlib
 import sys
@@ -23,7 +22,7 @@ from typing import Any
 
 from absl import flags
 
-from experiments import parallel_link
+from experiments import parallel_link, tables
 from xlacompare import command
 from xlacompare.core import parallel_analysis, parallel_gaps, parallel_samples, plan
 from xlacompare.launch import link as links
@@ -107,12 +106,7 @@ def body() -> int:
         sys.stdout.write(
             f"{row.planted:24} {row.bar:28} {row.without:+8.2f} {row.with_cause:+8.2f}  {ends}  {row.verdict}\n"
         )
-    with open(folder / "planted_gap.csv", "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(field.name for field in dataclasses.fields(Row))
-        for row in found:
-            values = dataclasses.astuple(row)
-            writer.writerow(f"{value:.4f}" if isinstance(value, float) else value for value in values)
+    tables.write(folder / "planted_gap.csv", Row, found)
     return 0
 
 
